@@ -1,0 +1,46 @@
+# Every target sets up what it needs: a virtual environment in .venv with the tested versions.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RUNS ?= runs
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format slow fashion clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## virtual environment with the package, its extras and the tools
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY) ## SSVI at 95 % sparsity next to dense VI, RigL and SGD on digits; table and report
+	$(BIN)/gossamer reproduce gossamer/demo --out $(RUNS)/demo
+
+test: check ## format, lint, types, layering, tests with coverage
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow" --cov --cov-report=term
+
+check: $(READY) ## static checks only
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## rewrite the sources in the project's form
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+slow: $(READY) ## statistics and experiments that take minutes
+	$(BIN)/python -m pytest -m slow
+
+fashion: $(READY) ## the Fashion-MNIST table of docs/results.md; needs DATA=folder
+	$(BIN)/gossamer reproduce li2024ssvi/fashion --data-dir $(DATA) --out $(RUNS)/fashion
+
+clean: ## remove the environment and caches, never runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

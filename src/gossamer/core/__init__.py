@@ -1,0 +1,1 @@
+"""Pure mathematics on tensors: Gaussians, supports, criteria, allocation, schedules."""

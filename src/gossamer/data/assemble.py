@@ -1,0 +1,141 @@
+"""From what a reader found to a DataSet: cut validation, fit the preparation, apply it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gossamer.data.dataset import DataSet
+from gossamer.data.preparation import fit_preparation
+from gossamer.data.split import Rows, Split, cut_validation, shuffle_train
+from gossamer.data.table_input import Columns
+from gossamer.data.target import Task, check_target, infer_task, labels_of
+from gossamer.errors import InvalidData
+
+
+@dataclass(frozen=True, eq=False)
+class RawData:
+    """What a reader returns: all rows together, unprepared, and which of them belong to which part.
+
+    Attributes:
+        name: Name or path.
+        x: Columns by name, or an array: [N, D], [N, H, W], [N, C, H, W] or [N, H, W, C].
+        y: Raw target, [N] or [N, D].
+        train: Row numbers of the training part, from which validation is cut.
+        test: Row numbers of the test part.
+        validation: Row numbers of the validation part, where the set brings its own.
+        task: The task, or ``None`` to infer it.
+        target: The target's name.
+        label_names: Names of the classes where the labels are known to be 0 .. C-1.
+        divisor: For images, the largest raw value; ``None`` to go by the dtype.
+        normalise: For images, whether to standardise per channel.
+        augment: Name of the augmentation that suits the set.
+        y_parts: Name and length of the arrays that ``y`` was joined from, for messages; one by
+            default.
+        notes: What was inferred rather than told.
+    """
+
+    name: str
+    x: Columns | NDArray[Any]
+    y: NDArray[Any]
+    train: Rows
+    test: Rows
+    validation: Rows | None = None
+    task: Task | None = None
+    target: str = "y"
+    label_names: tuple[str, ...] | None = None
+    divisor: float | None = None
+    normalise: bool = False
+    augment: str | None = None
+    y_parts: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def assemble(
+    raw: RawData,
+    *,
+    task: Task | None = None,
+    validation_fraction: float = 0.1,
+    seed: int = 0,
+    limit_train: int | None = None,
+) -> DataSet:
+    """Makes a DataSet.
+
+    The validation part is cut from the training part with the seed; then scales are fitted to what
+    is left of the training part, and to nothing else.
+
+    Args:
+        raw: What the reader found.
+        task: Overrides the reader's; inferred where neither says.
+        validation_fraction: Share of validation among training and validation, in (0, 1); not used
+            where the set brings its own validation part.
+        seed: Decides which rows validate, and which ones train under ``limit_train``.
+        limit_train: At most this many training examples.
+    """
+    notes = raw.notes
+    is_image = isinstance(raw.x, np.ndarray) and raw.x.ndim > 2
+    chosen = task or raw.task
+    if chosen is None:
+        chosen, why = infer_task(raw.target, raw.y, images=is_image)
+        notes = (*notes, why)
+    y_parts = raw.y_parts or ((raw.target, len(raw.y)),)
+    starts = np.cumsum([0] + [length for _, length in y_parts])
+    for (shown, length), start in zip(y_parts, starts, strict=False):
+        check_target(shown, raw.y[start : start + length], chosen)
+
+    split = _split(raw, chosen, validation_fraction, seed, limit_train)
+    labelled = raw.train if raw.validation is None else np.concatenate([raw.train, raw.validation])
+    preparation = fit_preparation(
+        raw.x,
+        raw.y,
+        train=split.train,
+        labelled=labelled,
+        task=chosen,
+        target=raw.target,
+        label_names=raw.label_names if chosen == "classification" else None,
+        divisor=raw.divisor,
+        normalise=raw.normalise,
+    )
+    y = torch.cat(
+        [
+            preparation.target.prepare(raw.y[start : start + length], shown)
+            for (shown, length), start in zip(y_parts, starts, strict=False)
+        ]
+    )
+    # Part by part, so that of a large image set only one float32 copy is ever made.
+    x_train, x_val, x_test = (
+        preparation.prepare(_rows_of(raw.x, rows)) for rows in (*split, raw.test)
+    )
+    return DataSet(
+        raw.name,
+        chosen,
+        x_train,
+        y[split.train],
+        x_val,
+        y[split.validation],
+        x_test,
+        y[raw.test],
+        preparation,
+        raw.augment,
+        notes,
+    )
+
+
+def _split(raw: RawData, task: Task, fraction: float, seed: int, limit_train: int | None) -> Split:
+    for part, rows in (("training", raw.train), ("test", raw.test)):
+        if len(rows) == 0:
+            raise InvalidData(f"{part} part of {raw.name}", None, "holds no example", "add some")
+    if raw.validation is not None:
+        return Split(shuffle_train(raw.train, seed=seed, limit_train=limit_train), raw.validation)
+    strata = labels_of(raw.target, raw.y)[raw.train] if task == "classification" else None
+    return cut_validation(raw.train, strata, fraction=fraction, seed=seed, limit_train=limit_train)
+
+
+def _rows_of(x: Columns | NDArray[Any], rows: Rows) -> Columns | NDArray[Any]:
+    if isinstance(x, np.ndarray):
+        return x[rows]
+    return {name: values[rows] for name, values in x.items()}

@@ -1,0 +1,72 @@
+"""Own passes for addition criteria 2 and 3 of Sec. 3.3.2: at the means, or several draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from gossamer.core.addition import AdditionRule
+from gossamer.nn import WeightGroup
+from gossamer.nn.sampling import at_mean
+from gossamer.ops import Growth
+
+
+def rank_by_passes(
+    model: nn.Module,
+    armed: list[WeightGroup],
+    rule: AdditionRule,
+    closure: Callable[[], Tensor],
+    num_draws: int,
+) -> None:
+    """Differentiate ``closure()`` ``num_draws`` times and rank the averaged gradients.
+
+    Neither ``.grad`` nor BatchNorm statistics change.
+
+    Args:
+        model: The model that ``closure`` runs.
+        armed: Weights whose ``growth`` keeps a dense gradient; it is filled here.
+        rule: The criterion.
+        closure: Computes the loss of a mini-batch.
+        num_draws: Number of passes.
+    """
+    sums = [torch.zeros_like(_growth(group).dense) for group in armed]
+    leading = [group.first.leading() for group in armed]
+    for _ in range(num_draws):
+        for group in armed:
+            _growth(group).new_pass()
+        with frozen_batchnorm(model), at_mean(model) if rule.at_mean else nullcontext():
+            torch.autograd.grad(closure(), leading, allow_unused=True)
+        for group, summed in zip(armed, sums, strict=True):
+            summed.add_(rule.contribution(_growth(group).dense))
+    for group, summed in zip(armed, sums, strict=True):
+        growth, indices = _growth(group), group.first.indices
+        assert indices is not None
+        if growth.is_filled:
+            growth.rank(summed.abs_() / num_draws, indices)
+
+
+@contextmanager
+def frozen_batchnorm(model: nn.Module) -> Iterator[None]:
+    """BatchNorm normalises as usual but neither updates nor counts: passes leave no trace."""
+    norms = [
+        m
+        for m in model.modules()
+        if isinstance(m, _NormBase) and m.training and m.track_running_stats
+    ]
+    try:
+        for norm in norms:
+            norm.track_running_stats = False
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+
+
+def _growth(group: WeightGroup) -> Growth:
+    growth = group.first.growth
+    assert growth is not None
+    return growth

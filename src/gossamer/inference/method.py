@@ -1,0 +1,86 @@
+"""The protocol of all methods.
+
+``step`` learns from a batch, ``sample`` gives a network to predict with, ``state_dict`` is all of
+it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from gossamer.inference.likelihood import Likelihood
+from gossamer.inference.subspace import SwapInfo
+from gossamer.nn import Noise
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What one step reports, as plain numbers.
+
+    Attributes:
+        loss: What was minimised.
+        nll: Mean negative log-likelihood of the batch.
+        kl: KL in nats, 0 for deterministic methods.
+        kl_weight: Its factor at this step.
+        lr: Learning rate of the weights at this step.
+        accuracy: Of the batch, for classes.
+        swap: What was swapped, if anything.
+    """
+
+    loss: float
+    nll: float
+    kl: float
+    kl_weight: float
+    lr: float
+    accuracy: float | None
+    swap: SwapInfo | None
+
+
+class Method(Protocol):
+    """A way to fit a posterior, or a point, over the weights of a network."""
+
+    @property
+    def name(self) -> str:
+        """Key in ``gossamer.inference.registry.METHODS``."""
+        ...
+
+    @property
+    def model(self) -> nn.Module:
+        """The network with its present parameters."""
+        ...
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """How outputs and targets meet."""
+        ...
+
+    @property
+    def max_samples(self) -> int | None:
+        """Number of different networks that ``sample`` can give; ``None`` if unlimited."""
+        ...
+
+    def step(self, batch: tuple[Tensor, Tensor]) -> StepInfo:
+        """Learn from inputs ``[B, ...]`` and targets ``[B, ...]``."""
+        ...
+
+    def sample(self, index: int, *, seed: int, noise: Noise) -> AbstractContextManager[nn.Module]:
+        """A context in which the returned network is posterior sample number ``index``.
+
+        ``seed`` fixes its noise.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later steps depend on except torch's default generator.
+
+        Tensors and JSON-able values.
+        """
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        ...

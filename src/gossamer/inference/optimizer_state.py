@@ -1,0 +1,69 @@
+"""Optimiser state that follows its weight through a swap."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from gossamer.core.swap import follow
+from gossamer.errors import InvalidValue
+
+FIRST_MOMENTS = frozenset({"exp_avg", "momentum_buffer", "grad_avg", "prev", "ax"})
+"""State that averages gradients or steps: 0 for a fresh weight."""
+
+SECOND_MOMENTS = frozenset(
+    {
+        "exp_avg_sq",
+        "max_exp_avg_sq",
+        "square_avg",
+        "acc_delta",
+        "sum",
+        "exp_inf",
+        "variance",
+        "step_size",
+    }
+)
+"""State that measures the size of gradients.
+
+The layer's mean over the kept ones for a fresh weight. Zero would make Adam's first
+steps up to (1 - β₁)/√(1 - β₂) = 3.2 times the learning rate, and several times that over the
+following ones.
+"""
+
+
+def follow_optimizer(optimizer: Optimizer, parameter: nn.Parameter, source: Tensor) -> None:
+    """Carry every state tensor of ``parameter`` to the new support, in place.
+
+    Args:
+        optimizer: Any torch optimiser whose state tensors have the parameter's shape or one
+            element.
+        parameter: Vector over the support.
+        source: int64 ``[nnz]``, see ``SwapPlan``.
+    """
+    for name, value in optimizer.state.get(parameter, {}).items():
+        if not isinstance(value, Tensor) or (value.dim() == 0):
+            continue
+        if value.shape != parameter.shape:
+            raise InvalidValue(
+                f"state {name!r} of {type(optimizer).__name__}",
+                tuple(value.shape),
+                f"must be scalar or of the shape {tuple(parameter.shape)} to follow a swap",
+                "use an optimiser with elementwise state, such as SGD, Adam or RMSprop",
+            )
+        value.copy_(follow(value, source, _fresh_value(name, value, source, optimizer)))
+
+
+def _fresh_value(name: str, value: Tensor, source: Tensor, optimizer: Optimizer) -> Tensor | float:
+    if name in SECOND_MOMENTS:
+        stayed = source[source >= 0]
+        return value[stayed].mean() if stayed.numel() else value.mean()
+    if name not in FIRST_MOMENTS:
+        warnings.warn(
+            f"state {name!r} of {type(optimizer).__name__} is not known to gossamer: "
+            "fresh weights start with 0 there",
+            stacklevel=5,
+        )
+    return torch.zeros((), dtype=value.dtype).item()

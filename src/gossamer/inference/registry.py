@@ -1,0 +1,113 @@
+"""The table of methods and the one way to build them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import nn
+
+from gossamer.errors import InvalidValue, UnknownName
+from gossamer.inference import dense_vi, rigl, sgd, ssvi
+from gossamer.inference.likelihood import Likelihood
+from gossamer.inference.likelihood import likelihood as make_likelihood
+from gossamer.inference.method import Method
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """One row of the table.
+
+    Attributes:
+        config: Dataclass of its settings.
+        build: Makes the method from a config.
+        presets: Named changes to the defaults; ``default`` is one of them.
+        about: One line for ``gossamer methods``.
+    """
+
+    config: type[Any]
+    build: Callable[..., Method]
+    presets: dict[str, dict[str, Any]]
+    about: str
+
+
+METHODS: dict[str, MethodEntry] = {
+    "ssvi": MethodEntry(
+        ssvi.SSVIConfig,
+        ssvi.build,
+        ssvi.PRESETS,
+        "sparse subspace variational inference: Gaussian posterior on a learnt set of weights",
+    ),
+    "dense_vi": MethodEntry(
+        dense_vi.DenseVIConfig,
+        dense_vi.build,
+        dense_vi.PRESETS,
+        "dense mean-field variational inference with local reparameterisation",
+    ),
+    "rigl": MethodEntry(
+        rigl.RigLConfig, rigl.build, rigl.PRESETS, "sparse deterministic training with swaps"
+    ),
+    "sgd": MethodEntry(
+        sgd.SGDConfig, sgd.build, sgd.PRESETS, "plain deterministic training, dense by default"
+    ),
+}
+
+
+def method_entry(name: str) -> MethodEntry:
+    """The row of that name, or a plain error."""
+    if name not in METHODS:
+        raise UnknownName("method", name, list(METHODS))
+    return METHODS[name]
+
+
+def resolve_config(name: str, preset: str = "default", **settings: Any) -> Any:
+    """The full settings of a method: defaults, changed by the preset, changed by ``settings``."""
+    entry = method_entry(name)
+    if preset not in entry.presets:
+        raise UnknownName(f"preset of {name}", preset, list(entry.presets))
+    known = [field.name for field in fields(entry.config)]
+    for key in settings:
+        if key not in known:
+            raise UnknownName(f"setting of {name}", key, known)
+    return entry.config(**{**entry.presets[preset], **settings})
+
+
+def build(
+    name: str,
+    model: nn.Module,
+    *,
+    num_data: int,
+    total_steps: int,
+    likelihood: str | Likelihood = "categorical",
+    preset: str = "default",
+    **settings: Any,
+) -> Method:
+    """A method, ready to step.
+
+    Args:
+        name: Key of ``METHODS``.
+        model: A plain torch network; it is copied.
+        num_data: Number of training examples.
+        total_steps: Optimiser steps of the whole run.
+        likelihood: Name or instance.
+        preset: Named settings of the method, such as ``paper``.
+        **settings: Changes to the preset, checked by name.
+
+    Example:
+        >>> method = build("ssvi", net, num_data=1000, total_steps=500, sparsity=0.95)  # doctest:
+        +SKIP
+        >>> info = method.step((x, y))  # doctest: +SKIP
+    """
+    if num_data < 1:
+        raise InvalidValue("num_data", num_data, "must be at least 1")
+    if total_steps < 1:
+        raise InvalidValue("total_steps", total_steps, "must be at least 1")
+    config = resolve_config(name, preset, **settings)
+    return method_entry(name).build(
+        config,
+        model,
+        num_data=num_data,
+        total_steps=total_steps,
+        likelihood=make_likelihood(likelihood),
+    )

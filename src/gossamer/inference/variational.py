@@ -1,0 +1,78 @@
+"""What methods with a Gaussian posterior share: prior, initial posterior, KL warm-up."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gossamer.core.schedule import linear_warmup
+from gossamer.errors import InvalidValue
+from gossamer.inference.gradient import OptimizerConfig
+from gossamer.inference.objective import ELBO
+from gossamer.nn import to_bayesian
+from gossamer.nn.candidates import find_candidates
+from gossamer.nn.prior import PosteriorStd, PriorStd
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariationalConfig(OptimizerConfig):
+    """Settings of prior, posterior and KL; the optimiser's are inherited.
+
+    Attributes:
+        prior_std: ``"scaled"`` or a number.
+        posterior_std: Initial σ: ``"scaled"``, a number, or (mean, spread).
+        initial_mean_std: Redraw the means from N(0, this²) instead of keeping the network's own
+            initialisation.
+        kl_weight: β at the end of the warm-up.
+        kl_warmup: Share of the run over which β rises from 0.
+        temperature: Of the posterior.
+        backend: Engine of the layers.
+    """
+
+    prior_std: PriorStd = "scaled"
+    posterior_std: PosteriorStd = "scaled"
+    initial_mean_std: float | None = None
+    kl_weight: float = 0.1
+    kl_warmup: float = 0.5
+    temperature: float = 1.0
+    backend: str = "masked"
+
+
+def bayesian_copy(
+    config: VariationalConfig, model: nn.Module, sparsity: float, sparsity_distribution: str = "erk"
+) -> nn.Module:
+    """A Bayesian copy of ``model`` with the prior and initial posterior of ``config``."""
+    redraw = config.initial_mean_std is not None
+    if redraw:
+        model = _redrawn(model, float(config.initial_mean_std or 0.0))
+    return to_bayesian(
+        model,
+        sparsity,
+        sparsity_distribution=sparsity_distribution,
+        rescale=not redraw,
+        prior_std=config.prior_std,
+        posterior_std=config.posterior_std,
+        backend=config.backend,
+    )
+
+
+def warmed_elbo(config: VariationalConfig, bnn: nn.Module, num_data: int, total_steps: int) -> ELBO:
+    """The objective: β rises linearly from 0 to ``kl_weight`` over ``kl_warmup`` of the run."""
+    if not 0.0 <= config.kl_warmup <= 1.0:
+        raise InvalidValue("kl_warmup", config.kl_warmup, "must lie in [0, 1], a share of the run")
+    if config.kl_weight < 0.0:
+        raise InvalidValue("kl_weight", config.kl_weight, "must not be negative")
+    schedule = linear_warmup(round(config.kl_warmup * total_steps), end=config.kl_weight)
+    return ELBO(bnn, num_data, schedule, temperature=config.temperature)
+
+
+def _redrawn(model: nn.Module, std: float) -> nn.Module:
+    """A copy whose convertible weights are drawn from N(0, std²)."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for candidate in find_candidates(model):
+            candidate.modules[0].weight.normal_(0.0, std)  # type: ignore[operator]
+    return model

@@ -1,0 +1,58 @@
+"""Pure metrics of predictions: tensors in, Python floats out.
+
+Functional cores per idea (classification, calibration, ranking, regression, selective) and two
+shells that take batches (streaming). Nothing here knows of models, methods or data sets.
+"""
+
+from gossamer.metrics.calibration import (
+    ReliabilityCurve,
+    adaptive_ece,
+    classwise_ece,
+    ece,
+    marginal_calibration_error,
+    reliability_curve,
+)
+from gossamer.metrics.classification import accuracy, brier, nll, nll_from_log_probs
+from gossamer.metrics.ranking import aupr, auroc, fpr95, ood_metrics
+from gossamer.metrics.regression import (
+    gaussian_mixture_cdf,
+    gaussian_mixture_coverage,
+    gaussian_mixture_crps,
+    gaussian_mixture_nll,
+    interval_coverage,
+    mean_interval_width,
+    rmse,
+    sample_crps,
+)
+from gossamer.metrics.selective import SelectiveCurve, aurc, selective_curve
+from gossamer.metrics.streaming import ClassificationMetrics, RegressionMetrics
+
+__all__ = [
+    "ClassificationMetrics",
+    "RegressionMetrics",
+    "ReliabilityCurve",
+    "SelectiveCurve",
+    "accuracy",
+    "adaptive_ece",
+    "aupr",
+    "aurc",
+    "auroc",
+    "brier",
+    "classwise_ece",
+    "ece",
+    "fpr95",
+    "gaussian_mixture_cdf",
+    "gaussian_mixture_coverage",
+    "gaussian_mixture_crps",
+    "gaussian_mixture_nll",
+    "interval_coverage",
+    "marginal_calibration_error",
+    "mean_interval_width",
+    "nll",
+    "nll_from_log_probs",
+    "ood_metrics",
+    "reliability_curve",
+    "rmse",
+    "sample_crps",
+    "selective_curve",
+]

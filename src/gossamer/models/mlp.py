@@ -1,0 +1,51 @@
+"""Multilayer perceptron."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from .checks import invalid, one_of, positive_int
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
+
+def mlp(
+    *,
+    input_shape: Sequence[int],
+    output_size: int,
+    hidden: Sequence[int] = (256, 256),
+    activation: str = "relu",
+) -> nn.Sequential:
+    """Builds a perceptron that flattens its input, so it serves tables and images alike.
+
+    Args:
+        input_shape: Shape of one example, without the batch.
+        output_size: Length of the output of one example.
+        hidden: Widths of the hidden layers; empty gives a linear model.
+        activation: One of ``ACTIVATIONS``, after every hidden layer.
+
+    Returns:
+        A module from [B, *input_shape] to [B, output_size].
+    """
+    if not input_shape:
+        raise invalid("input_shape", "()", "must have at least one axis", "give (columns,)")
+    for size in input_shape:
+        positive_int("input_shape", size)
+    if isinstance(hidden, str | int):
+        raise invalid("hidden", hidden, "must be a list of widths", "write e.g. [256, 256]")
+    make_activation = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
+    width = math.prod(input_shape)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for hidden_width in hidden:
+        layers += [nn.Linear(width, positive_int("hidden", hidden_width)), make_activation()]
+        width = hidden_width
+    layers.append(nn.Linear(width, positive_int("output_size", output_size)))
+    return nn.Sequential(*layers)

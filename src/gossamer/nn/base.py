@@ -1,0 +1,262 @@
+"""What all sparse layers share.
+
+A support, a bias, an engine, and the three ways to use the weights (mean, one draw, local noise).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.core.gaussian import kl_to_prior, raw_from_std, std_from_raw
+from gossamer.core.support import Support, check_indices
+from gossamer.errors import InvalidValue
+from gossamer.ops import Backend, Growth, Layout, backend, draw_seed, fold_seed, normal
+
+Noise = Literal["weight", "local"]
+
+
+@dataclass(eq=False)
+class SamplingState:
+    """How a layer samples inside ``gossamer.sampling``.
+
+    Attributes:
+        noise: ``weight``: one θ for all rows; ``local``: independent per row and pixel; ``None``:
+            the means.
+        seed: Folded from the context's seed and the layer's place in the model.
+        calls: Forward passes so far; local noise must differ between two calls of one layer.
+    """
+
+    noise: Noise | None
+    seed: int
+    calls: int = 0
+
+    def next_seed(self, noise: Noise) -> Tensor:
+        """The seed of this call: the same for every draw of θ, another for each local one."""
+        if noise == "weight":
+            return torch.tensor(self.seed, dtype=torch.int64)
+        self.calls += 1
+        return torch.tensor(fold_seed(self.seed, self.calls), dtype=torch.int64)
+
+
+class SparseLayer(nn.Module):
+    """A linear map whose weight lives on a support.
+
+    Args:
+        layout: Shape and geometry of the weight.
+        support: The kept positions.
+        bias: Dense, deterministic; or ``None``.
+        engine: Name of the backend.
+        draws_weights: The layer is used under two names or shares its parameters, so all its uses
+            must see one θ: local noise, which is independent per use, would be wrong.
+
+    Attributes:
+        growth: Set while the layer is armed: backward passes then catch addition scores in it.
+        shared_seed: The seed that all uses of a shared weight take in this forward pass.
+    """
+
+    indices: Tensor | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        layout: Layout,
+        support: Support,
+        bias: nn.Parameter | None,
+        *,
+        engine: str = "masked",
+        draws_weights: bool = False,
+    ) -> None:
+        super().__init__()
+        backend(engine)
+        if support.shape != layout.shape:
+            raise InvalidValue("support shape", support.shape, f"must equal {layout.shape}")
+        self.layout = layout
+        self.engine = engine
+        self.draws_weights = draws_weights
+        self.shared_seed: Tensor | None = None
+        self.growth: Growth | None = None
+        self.register_parameter("bias", bias)
+        self.register_buffer("indices", support.indices)
+
+    @property
+    def backend(self) -> Backend:
+        """The engine that computes this layer."""
+        return backend(self.engine)
+
+    @property
+    def support(self) -> Support:
+        """The kept positions, as a value that shares the layer's index buffer."""
+        return Support(self.layout.shape, self.indices)
+
+    @property
+    def nnz(self) -> int:
+        """Number of kept weights."""
+        return self.support.nnz
+
+    @property
+    def sparsity(self) -> float:
+        """Share of weights removed."""
+        return self.support.sparsity
+
+    @property
+    def density(self) -> float:
+        """Share of weights kept."""
+        return self.support.density
+
+    def leading(self) -> nn.Parameter:
+        """The parameter that carries the weights' values.
+
+        The mean, or the values of a deterministic layer.
+        """
+        raise InvalidValue("layer", type(self).__name__, "must be Bayesian or deterministic")
+
+    def current_values(self) -> Tensor:
+        """The values ``[nnz]`` that ``weight`` shows: a draw while sampling, else the mean."""
+        return self.leading()
+
+    @property
+    def weight(self) -> Tensor:
+        """The dense weight, zero off the support, differentiable.
+
+        For parents that read it instead of calling the layer.
+        """
+        return self.backend.weight(self.current_values(), self.indices, self.layout, self.growth)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The linear map of ``x``."""
+        return self.compute(x, self.layout)
+
+    def compute(self, x: Tensor, layout: Layout) -> Tensor:
+        """The map with the weights of this call: the mean, or one draw."""
+        values = self.current_values()
+        return self.backend.product(x, values, self.indices, layout, self.bias, self.growth)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        stored = state_dict.get(prefix + "indices")
+        if stored is not None:
+            check_indices(stored, self.layout.numel, prefix + "indices")
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """Shape and sparsity, for ``print(model)``."""
+        return f"shape={tuple(self.layout.shape)}, nnz={self.nnz}, sparsity={self.sparsity:.4g}"
+
+
+class DeterministicLayer(SparseLayer):
+    """A sparse layer with one value per kept weight.
+
+    Attributes:
+        weight_values: ``[nnz]``.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        support: Support,
+        values: Tensor,
+        bias: nn.Parameter | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(layout, support, bias, **options)
+        self.weight_values = nn.Parameter(values)
+
+    def leading(self) -> nn.Parameter:
+        """``weight_values``."""
+        return self.weight_values
+
+
+class BayesianLayer(SparseLayer):
+    """A sparse layer with an independent Gaussian per kept weight.
+
+    N(weight_mean, weight_std²), prior N(0, prior_std²).
+
+    ``train()``: local reparameterisation, Eq. (4). ``eval()``: the means, like Dropout. Inside
+    ``gossamer.sampling``: as the context says.
+
+    Attributes:
+        weight_mean: ``[nnz]``.
+        weight_raw_std: ``[nnz]``, softplus pre-image of the standard deviation.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        support: Support,
+        mean: Tensor,
+        std: Tensor,
+        bias: nn.Parameter | None,
+        *,
+        prior_std: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(layout, support, bias, **options)
+        if not prior_std > 0.0:
+            raise InvalidValue("prior_std", prior_std, "must be positive")
+        self.prior_std = float(prior_std)
+        self.weight_mean = nn.Parameter(mean)
+        self.weight_raw_std = nn.Parameter(raw_from_std(std))
+        self.sampling_state: SamplingState | None = None
+
+    @property
+    def weight_std(self) -> Tensor:
+        """Standard deviations ``[nnz]``, in float32 at least."""
+        return std_from_raw(_at_least_float32(self.weight_raw_std))
+
+    def leading(self) -> nn.Parameter:
+        """``weight_mean``."""
+        return self.weight_mean
+
+    def kl_divergence(self) -> Tensor:
+        """Σ KL(N(mean, std²) || N(0, prior_std²)) over the kept weights, in nats: 0-d."""
+        return kl_to_prior(
+            _at_least_float32(self.weight_mean), self.weight_std, self.prior_std
+        ).sum()
+
+    def noise(self) -> Noise | None:
+        """The noise that the next pass uses; ``None`` for the means."""
+        if self.sampling_state is not None:
+            wanted = self.sampling_state.noise
+        else:
+            wanted = "local" if self.training else None
+        return "weight" if wanted and self.draws_weights else wanted
+
+    def current_values(self) -> Tensor:
+        """One draw θ ``[nnz]`` while sampling, else the mean."""
+        if self.noise() is None:
+            return self.weight_mean
+        noise = normal(self._seed("weight"), self.weight_mean)
+        drawn = _at_least_float32(self.weight_mean) + self.weight_std * noise
+        return drawn.to(self.weight_mean.dtype)
+
+    def compute(self, x: Tensor, layout: Layout) -> Tensor:
+        """The map with the noise that the mode asks for."""
+        if self.noise() != "local":
+            return super().compute(x, layout)
+        variance = self.weight_std.square()
+        return self.backend.local(
+            x,
+            self.weight_mean,
+            variance,
+            self.indices,
+            layout,
+            self.bias,
+            self._seed("local"),
+            self.growth,
+        )
+
+    def _seed(self, noise: Noise) -> Tensor:
+        if self.sampling_state is not None:
+            return self.sampling_state.next_seed(noise)
+        if self.shared_seed is not None:
+            return self.shared_seed
+        return draw_seed()
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,0 +1,277 @@
+"""From any torch model to a sparse Bayesian or sparse deterministic one, and back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.core.allocation import LayerSize, allocate
+from gossamer.core.support import Support
+from gossamer.errors import InvalidValue, UnknownName
+from gossamer.nn.base import SparseLayer
+from gossamer.nn.candidates import Candidate, Pattern, find_candidates, twin_of
+from gossamer.nn.conv import dense_conv
+from gossamer.nn.linear import BayesianLinear, SparseLinear, dense_linear
+from gossamer.nn.prior import PosteriorStd, PriorStd, initial_std, resolve_prior_std
+from gossamer.nn.walk import share_draws, sparse_layers
+from gossamer.ops import Layout
+
+SupportRule = Literal["random", "magnitude"]
+Builder = Callable[[nn.Module, Support, Tensor, dict[str, Any]], SparseLayer]
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def to_bayesian(
+    model: nn.Module,
+    sparsity: float = 0.0,
+    *,
+    sparsity_distribution: str = "erk",
+    support: SupportRule = "random",
+    rescale: bool = True,
+    prior_std: PriorStd = "scaled",
+    posterior_std: PosteriorStd = "scaled",
+    include: Iterable[Pattern] | None = None,
+    exclude: Iterable[Pattern] = (),
+    backend: str = "masked",
+    generator: torch.Generator | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """Every convertible layer replaced by a Gaussian one on a support of fixed size.
+
+    Means are the model's own weights on the support. With ``support="random"`` they are divided by
+    √density of the layer, which keeps the scale of its outputs; ``"magnitude"`` keeps the largest
+    weights of a pretrained model as they are.
+
+    Args:
+        model: Any module, also a bare ``nn.Linear``. It is copied unless ``inplace``.
+        sparsity: Share of all convertible weights removed, in [0, 1); the number kept is exact.
+        sparsity_distribution: ``erk``, ``uniform`` or ``uniform_dense_first``.
+        support: ``random`` or ``magnitude``.
+        rescale: Divide the means of a random support by √density.
+        prior_std: ``"scaled"`` (see docs/defaults.md) or one number for all layers.
+        posterior_std: Initial standard deviation: ``"scaled"``, a number, or ``(mean, spread)`` for
+            |N(mean, spread²)| per weight.
+        include: Only modules whose dotted name matches a pattern, or of a listed class; default
+            all.
+        exclude: Never these.
+        backend: Name of the engine.
+        generator: Source of the random support; torch's default generator if ``None``.
+        inplace: Convert ``model`` itself (a bare layer is returned anew all the same).
+
+    Example:
+        >>> bnn = to_bayesian(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)),
+        sparsity=0.5)
+        >>> sum(layer.nnz for layer in sparse_layers(bnn).values())
+        80
+    """
+
+    def build(
+        module: nn.Module, kept: Support, values: Tensor, options: dict[str, Any]
+    ) -> SparseLayer:
+        twin = twin_of(module)
+        assert twin is not None
+        layout = twin.layout(module)
+        prior = resolve_prior_std(prior_std, layout, kept.density)
+        std = initial_std(posterior_std, prior, values, generator)
+        return twin.bayesian(layout, kept, values, std, _bias(module), prior_std=prior, **options)
+
+    return _convert(
+        model,
+        build,
+        _Choice(
+            sparsity, sparsity_distribution, support, rescale, include, exclude, backend, generator
+        ),
+        inplace=inplace,
+    )
+
+
+def to_sparse(
+    model: nn.Module,
+    sparsity: float = 0.0,
+    *,
+    sparsity_distribution: str = "erk",
+    support: SupportRule = "random",
+    rescale: bool = True,
+    include: Iterable[Pattern] | None = None,
+    exclude: Iterable[Pattern] = (),
+    backend: str = "masked",
+    generator: torch.Generator | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """Like ``to_bayesian``, but one value per kept weight (``weight_values``), no distribution."""
+
+    def build(
+        module: nn.Module, kept: Support, values: Tensor, options: dict[str, Any]
+    ) -> SparseLayer:
+        twin = twin_of(module)
+        assert twin is not None
+        return twin.deterministic(twin.layout(module), kept, values, _bias(module), **options)
+
+    return _convert(
+        model,
+        build,
+        _Choice(
+            sparsity, sparsity_distribution, support, rescale, include, exclude, backend, generator
+        ),
+        inplace=inplace,
+    )
+
+
+def to_deterministic(model: nn.Module, *, inplace: bool = False) -> nn.Module:
+    """The way back: plain torch layers with the means on the support and zeros elsewhere."""
+    model = model if inplace else copy.deepcopy(model)
+    made: dict[int, nn.Module] = {}
+    weights: dict[int, nn.Parameter] = {}
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if not isinstance(layer, SparseLayer):
+            continue
+        if id(layer) not in made:
+            made[id(layer)] = _dense_twin(layer, weights)
+        model = _put(model, name, made[id(layer)])
+    _forget_hook(model)
+    return model
+
+
+def layer_size(name: str, layout: Layout) -> LayerSize:
+    """What allocation needs to know of a layer."""
+    return LayerSize(name, layout.fan_in, layout.fan_out, layout.kernel)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What to keep and where; the arguments that both conversions share."""
+
+    sparsity: float
+    distribution: str
+    support: SupportRule
+    rescale: bool
+    include: Iterable[Pattern] | None
+    exclude: Iterable[Pattern]
+    engine: str
+    generator: torch.Generator | None
+
+    def select(self, weight: Tensor, nnz: int) -> tuple[Support, Tensor]:
+        """The support of one weight and the values on it, on the weight's device."""
+        if nnz == weight.numel():
+            return Support.full(weight.shape), weight.flatten().clone()
+        if self.support == "magnitude":
+            kept = Support.largest(weight.abs(), nnz)
+        else:
+            kept = Support.random(weight.shape, nnz, self.generator)
+        assert kept.indices is not None
+        kept = Support(kept.shape, kept.indices.to(weight.device))
+        values = weight.flatten()[kept.positions()]
+        if self.support == "random" and self.rescale:
+            values = values / sqrt(kept.density)
+        return kept, values
+
+
+def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool) -> nn.Module:
+    if choice.support not in ("random", "magnitude"):
+        raise UnknownName("support", str(choice.support), ("random", "magnitude"))
+    if sparse_layers(model):
+        first = next(iter(sparse_layers(model)))
+        raise InvalidValue("model", first or "root", "is sparse already", "convert the torch model")
+    model = model if inplace else copy.deepcopy(model)
+    candidates = find_candidates(model, choice.include, choice.exclude)
+    if not candidates:
+        raise InvalidValue(
+            "model",
+            type(model).__name__,
+            "has no layer to convert",
+            "it needs a linear or convolution layer that include and exclude let through",
+        )
+    sizes = [layer_size(c.names[0] or "root", _layout(c.modules[0])) for c in candidates]
+    counts = allocate(sizes, choice.sparsity, choice.distribution)
+    for candidate, nnz in zip(candidates, counts, strict=True):
+        model = _replace(model, candidate, nnz, build, choice)
+    if any(c.is_shared for c in candidates):
+        model.register_forward_pre_hook(share_draws)
+    return model
+
+
+def _replace(
+    model: nn.Module, candidate: Candidate, nnz: int, build: Builder, choice: _Choice
+) -> nn.Module:
+    """Put the sparse layers of one weight in the place of its modules.
+
+    Modules that shared it share the new parameters.
+    """
+    weight = candidate.modules[0].weight
+    assert isinstance(weight, Tensor)
+    kept, values = choice.select(weight.detach(), nnz)
+    options: dict[str, Any] = {"engine": choice.engine, "draws_weights": candidate.is_shared}
+    shared: dict[str, nn.Parameter | None] = {}
+    for module in candidate.modules:
+        layer = build(module, kept, values, options)
+        for name in [n for n in layer._parameters if n.startswith("weight")]:
+            parameter = shared.setdefault(name, layer._parameters[name])
+            layer.register_parameter(name, parameter)
+            if parameter is not None:
+                parameter.requires_grad_(weight.requires_grad)
+        layer.train(module.training)
+        for hooks in _HOOKS:
+            getattr(layer, hooks).update(getattr(module, hooks))
+        for name, other in list(model.named_modules(remove_duplicate=False)):
+            if other is module:
+                model = _put(model, name, layer)
+    return model
+
+
+def _layout(module: nn.Module) -> Layout:
+    twin = twin_of(module)
+    assert twin is not None
+    return twin.layout(module)
+
+
+def _bias(module: nn.Module) -> nn.Parameter | None:
+    return module._parameters.get("bias")
+
+
+def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Module:
+    """A torch layer with the means as weight.
+
+    Layers that shared parameters share the dense weight.
+    """
+    dense: nn.Module
+    if isinstance(layer, BayesianLinear | SparseLinear):
+        dense = dense_linear(layer)
+    else:
+        dense = dense_conv(layer)
+    leading = layer.leading()
+    if id(leading) not in weights:
+        mean = layer.backend.weight(leading.detach(), layer.indices, layer.layout, None)
+        weights[id(leading)] = nn.Parameter(mean.clone(), requires_grad=leading.requires_grad)
+    dense.register_parameter("weight", weights[id(leading)])
+    dense.register_parameter("bias", layer.bias)
+    return dense.train(layer.training)
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
+    """``model`` with ``module`` under ``name``; the root itself has the empty name."""
+    if not name:
+        return module
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
+    return model
+
+
+def _forget_hook(model: nn.Module) -> None:
+    for key, hook in list(model._forward_pre_hooks.items()):
+        if hook is share_draws:
+            del model._forward_pre_hooks[key]

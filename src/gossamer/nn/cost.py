@@ -1,0 +1,232 @@
+"""What a model costs.
+
+Kept weights, bytes, and floating-point operations per example, layer by layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.errors import InvalidValue
+from gossamer.nn.base import BayesianLayer, SparseLayer
+from gossamer.nn.candidates import left_modules, reader_of
+from gossamer.nn.walk import weight_groups
+
+# A product over the support costs a multiplication and an addition per kept weight and output
+# position.
+_PRODUCT = 2
+# Training: forward, gradient to the input, gradient to the weight.
+_TRAINING_PASSES = 3
+# Local reparameterisation forms two products, of the mean and of the variance.
+_BAYESIAN_PRODUCTS = 2
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One row of a summary; FLOPs are per example, ``None`` where no input shape was given.
+
+    Attributes:
+        forward_flops: One pass with the means, or with one draw θ.
+        training_flops: Forward and backward; a Bayesian layer forms two products in each.
+        dense_flops: ``forward_flops`` of the dense layer.
+        note: Anything a reader should know.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    nnz: int
+    sparsity: float
+    bytes: int
+    forward_flops: int | None
+    training_flops: int | None
+    dense_flops: int | None
+    backend: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Unconverted:
+    """A module that holds matrices but is not sparse, and why."""
+
+    name: str
+    kind: str
+    weights: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Costs of a model. ``print`` it for a table; ``to_json`` for machines."""
+
+    rows: tuple[LayerCost, ...]
+    unconverted: tuple[Unconverted, ...]
+
+    @property
+    def nnz(self) -> int:
+        """Kept weights of all sparse layers."""
+        return sum(row.nnz for row in self.rows)
+
+    @property
+    def numel(self) -> int:
+        """Dense weights of all sparse layers."""
+        return sum(_numel(row.shape) for row in self.rows)
+
+    @property
+    def sparsity(self) -> float:
+        """Share of weights removed, exact."""
+        return 1.0 - self.nnz / self.numel if self.rows else 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Parameters and indices of all sparse layers."""
+        return sum(row.bytes for row in self.rows)
+
+    @property
+    def flop_density(self) -> float | None:
+        """FLOPs of a pass over those of the dense model; above the weight density under ERK."""
+        if not self.rows or any(row.forward_flops is None for row in self.rows):
+            return None
+        return sum(r.forward_flops or 0 for r in self.rows) / sum(
+            r.dense_flops or 0 for r in self.rows
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Rows and totals as plain values."""
+        return {
+            "layers": [asdict(row) for row in self.rows],
+            "unconverted": [asdict(row) for row in self.unconverted],
+            "nnz": self.nnz,
+            "sparsity": self.sparsity,
+            "bytes": self.bytes,
+            "flop_density": self.flop_density,
+        }
+
+    def __str__(self) -> str:
+        head = (
+            "layer",
+            "type",
+            "shape",
+            "nnz",
+            "sparsity",
+            "bytes",
+            "forward",
+            "training",
+            "backend",
+        )
+        lines = [head, *(_cells(row) for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        text = [
+            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        flops = "" if self.flop_density is None else f", FLOP density {self.flop_density:.4g}"
+        text.append(
+            f"total: {self.nnz} of {self.numel} weights, sparsity {self.sparsity:.6g}, "
+            f"weight density {1 - self.sparsity:.4g}{flops}, {self.bytes} bytes"
+        )
+        text += [f"{row.name}: {row.note}" for row in self.rows if row.note]
+        text += [
+            f"left: {u.name or 'root'} ({u.kind}, {u.weights} weights): {u.reason}"
+            for u in self.unconverted
+        ]
+        return "\n".join(text)
+
+
+def summary(model: nn.Module, input_shape: Sequence[int] | None = None) -> Summary:
+    """Shape, kept weights, bytes and FLOPs of every sparse layer, and what was left unconverted.
+
+    Args:
+        model: A converted model (any module is accepted).
+        input_shape: Shape of one example, without the batch axis. With it FLOPs are counted by one
+            pass over zeros in evaluation mode; mode and BatchNorm statistics are restored.
+
+    Example:
+        >>> print(summary(bnn, input_shape=(1, 28, 28)))  # doctest: +SKIP
+    """
+    positions = {} if input_shape is None else _count_positions(model, tuple(input_shape))
+    rows = []
+    for group in weight_groups(model):
+        layer = group.first
+        uses = [positions.get(id(each)) for each in group.layers]
+        known = [u for u in uses if u is not None]
+        factor = sum(known) if known else None
+        products = _BAYESIAN_PRODUCTS if isinstance(layer, BayesianLayer) else 1
+        rows.append(
+            LayerCost(
+                name=group.name or "root",
+                kind=type(layer).__name__,
+                shape=layer.layout.shape,
+                nnz=layer.nnz,
+                sparsity=layer.sparsity,
+                bytes=_bytes(layer),
+                forward_flops=_times(factor, _PRODUCT * layer.nnz),
+                training_flops=_times(factor, _PRODUCT * _TRAINING_PASSES * products * layer.nnz),
+                dense_flops=_times(factor, _PRODUCT * layer.layout.numel),
+                backend=layer.engine,
+                note=reader_of(model, group.name) or ("shared" if layer.draws_weights else ""),
+            )
+        )
+    return Summary(tuple(rows), tuple(Unconverted(*row) for row in left_modules(model)))
+
+
+def _count_positions(model: nn.Module, input_shape: tuple[int, ...]) -> dict[int, int]:
+    """How often each weight of a layer is used for one example, by layer id."""
+    used: dict[int, int] = {}
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(layer, SparseLayer)
+        if layer.layout.kind == "conv_transpose":
+            grid, channels = inputs[0], layer.layout.shape[0]
+        else:
+            grid, channels = output, layer.layout.fan_out
+        used[id(layer)] = used.get(id(layer), 0) + grid.numel() // channels
+
+    layers = [m for m in model.modules() if isinstance(m, SparseLayer)]
+    handles = [layer.register_forward_hook(note) for layer in layers]
+    modes = {module: module.training for module in model.modules()}
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(torch.zeros((1, *input_shape), dtype=like.dtype, device=like.device))
+    except RuntimeError as error:
+        rule = "does not fit the model: " + str(error).splitlines()[0]
+        raise InvalidValue("input_shape", input_shape, rule) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    return used
+
+
+def _bytes(layer: SparseLayer) -> int:
+    tensors = [*layer.parameters(recurse=False), *(b for b in layer.buffers(recurse=False))]
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _times(factor: int | None, value: int) -> int | None:
+    return None if factor is None else factor * value
+
+
+def _cells(row: LayerCost) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.kind,
+        "x".join(map(str, row.shape)),
+        str(row.nnz),
+        f"{row.sparsity:.4f}",
+        str(row.bytes),
+        "-" if row.forward_flops is None else f"{row.forward_flops:.3g}",
+        "-" if row.training_flops is None else f"{row.training_flops:.3g}",
+        row.backend,
+    )

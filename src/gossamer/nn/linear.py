@@ -1,0 +1,27 @@
+"""Sparse fully connected layers."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gossamer.nn.base import BayesianLayer, DeterministicLayer
+from gossamer.ops import Layout
+
+
+class BayesianLinear(BayesianLayer):
+    """``[..., in] → [..., out]`` with a Gaussian on every kept weight."""
+
+
+class SparseLinear(DeterministicLayer):
+    """``[..., in] → [..., out]`` with one value on every kept weight."""
+
+
+def linear_layout(module: nn.Linear) -> Layout:
+    """The layout of a torch linear layer."""
+    return Layout("linear", tuple(module.weight.shape))
+
+
+def dense_linear(layer: BayesianLinear | SparseLinear) -> nn.Linear:
+    """An uninitialised torch layer of the same geometry."""
+    out_features, in_features = layer.layout.shape
+    return nn.Linear(in_features, out_features, bias=layer.bias is not None, device="meta")

@@ -1,0 +1,59 @@
+"""Scale of prior and initial posterior per layer.
+
+The choice is explained, with its measurements, in docs/defaults.md.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.errors import InvalidValue
+from gossamer.ops import Layout
+
+PriorStd = float | Literal["scaled"]
+PosteriorStd = float | tuple[float, float] | Literal["scaled"]
+
+PRIOR_GAIN = 1.0
+"""Prior std in units of 1/√(kept inputs per output).
+
+Outputs of a prior draw have the scale of the inputs.
+"""
+
+POSTERIOR_SHARE = 0.1
+"""Initial posterior std as a share of the prior std."""
+
+
+def resolve_prior_std(prior_std: PriorStd, layout: Layout, density: float) -> float:
+    """The prior std of one layer.
+
+    ``"scaled"``: PRIOR_GAIN / √(inputs per output · density), so that the prior over functions does
+    not change with width or sparsity.
+    """
+    if prior_std == "scaled":
+        return PRIOR_GAIN / sqrt(max(layout.inputs_per_output * density, 1.0))
+    if not float(prior_std) > 0.0:
+        raise InvalidValue("prior_std", prior_std, "must be positive or 'scaled'")
+    return float(prior_std)
+
+
+def initial_std(
+    posterior_std: PosteriorStd, prior_std: float, mean: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """Initial posterior std ``[nnz]`` of one layer."""
+    if posterior_std == "scaled":
+        return torch.full_like(mean, POSTERIOR_SHARE * prior_std)
+    if isinstance(posterior_std, tuple):
+        centre, spread = posterior_std
+        noise = torch.randn(mean.shape, generator=generator, dtype=torch.float32)
+        # |N| can come arbitrarily close to 0, where its softplus pre-image leaves float32.
+        drawn = (centre + spread * noise).abs().clamp_(min=1e-8)
+        return drawn.to(mean)
+    if not isinstance(posterior_std, float | int) or not float(posterior_std) > 0.0:
+        raise InvalidValue(
+            "posterior_std", posterior_std, "must be positive, (mean, spread) or 'scaled'"
+        )
+    return torch.full_like(mean, float(posterior_std))

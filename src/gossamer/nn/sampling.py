@@ -1,0 +1,60 @@
+"""Sampling in evaluation mode, exception-safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from gossamer.errors import UnknownName
+from gossamer.nn.base import BayesianLayer, Noise, SamplingState
+from gossamer.nn.walk import weight_groups
+from gossamer.ops import draw_seed, fold_seed
+
+
+@contextmanager
+def sampling(
+    model: nn.Module, *, seed: int | None = None, noise: Noise = "weight"
+) -> Iterator[nn.Module]:
+    """Within the context the Bayesian layers of ``model`` sample, whatever its mode.
+
+    Outside, ``eval()`` uses the means.
+
+    Args:
+        model: Any module; deterministic parts are untouched, BatchNorm keeps the mode it has.
+        seed: Fixes the draw. With ``noise="weight"`` every forward in the context uses the same θ.
+            ``None`` draws a seed from torch's generator.
+        noise: ``weight`` draws one θ for all rows; ``local`` is the training noise, independent per
+            row and pixel.
+
+    Example:
+        >>> with sampling(bnn.eval(), seed=0):  # doctest: +SKIP
+        ...     y = bnn(x)
+    """
+    if noise not in ("weight", "local"):
+        raise UnknownName("noise", str(noise), ("weight", "local"))
+    with _override(model, int(draw_seed()) if seed is None else seed, noise):
+        yield model
+
+
+@contextmanager
+def at_mean(model: nn.Module) -> Iterator[nn.Module]:
+    """Within the context the Bayesian layers of ``model`` use their means, whatever its mode."""
+    with _override(model, 0, None):
+        yield model
+
+
+@contextmanager
+def _override(model: nn.Module, seed: int, noise: Noise | None) -> Iterator[None]:
+    before: list[tuple[BayesianLayer, SamplingState | None]] = []
+    try:
+        for place, group in enumerate(weight_groups(model)):
+            for layer in group.layers:
+                if isinstance(layer, BayesianLayer):
+                    before.append((layer, layer.sampling_state))
+                    layer.sampling_state = SamplingState(noise, fold_seed(seed, place))
+        yield
+    finally:
+        for layer, state in before:
+            layer.sampling_state = state

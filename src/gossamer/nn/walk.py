@@ -1,0 +1,95 @@
+"""Finding sparse layers in a model, each once, and the groups that share parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.errors import InvalidValue
+from gossamer.nn.base import BayesianLayer, SparseLayer
+from gossamer.ops import draw_seed
+
+
+@dataclass(frozen=True, eq=False)
+class WeightGroup:
+    """The layers that share one weight: almost always just one.
+
+    Attributes:
+        name: Name of the first layer in the model.
+        layers: All layers whose leading parameter is the same object.
+    """
+
+    name: str
+    layers: tuple[SparseLayer, ...]
+
+    @property
+    def first(self) -> SparseLayer:
+        """The layer that stands for the group."""
+        return self.layers[0]
+
+
+def sparse_layers(model: nn.Module) -> dict[str, SparseLayer]:
+    """Every sparse layer once, by its first name, in the order of registration."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, SparseLayer)}
+
+
+def weight_groups(model: nn.Module) -> list[WeightGroup]:
+    """Every distinct sparse weight once, in the order of registration."""
+    grouped: dict[int, tuple[str, list[SparseLayer]]] = {}
+    for name, layer in sparse_layers(model).items():
+        grouped.setdefault(id(layer.leading()), (name, []))[1].append(layer)
+    return [WeightGroup(name, tuple(layers)) for name, layers in grouped.values()]
+
+
+def require_groups(model: nn.Module) -> list[WeightGroup]:
+    """Like ``weight_groups``, but a model without any is an error."""
+    groups = weight_groups(model)
+    if not groups:
+        raise InvalidValue(
+            "model",
+            type(model).__name__,
+            "has no sparse layer",
+            "convert it first with gossamer.to_bayesian or gossamer.to_sparse",
+        )
+    return groups
+
+
+def kl_divergence(model: nn.Module) -> Tensor:
+    """KL(posterior || prior) of the whole model in nats.
+
+    The full closed-form sum, each distinct weight counted once. Shape ``[]``.
+
+    A model without Bayesian layers has KL 0.
+
+    Example:
+        >>> bnn = to_bayesian(nn.Linear(3, 2))  # doctest: +SKIP
+        >>> float(kl_divergence(bnn)) > 0  # doctest: +SKIP
+        True
+    """
+    terms = [
+        group.first.kl_divergence()
+        for group in weight_groups(model)
+        if isinstance(group.first, BayesianLayer)
+    ]
+    return torch.stack([t.to(terms[0].device) for t in terms]).sum() if terms else torch.zeros(())
+
+
+def share_draws(model: nn.Module, inputs: object = None) -> None:
+    """Give all uses of a shared weight one seed for this forward pass.
+
+    Runs as a forward pre-hook of the converted root.
+
+    Without it two uses of one layer would see two different draws of what is a single θ. The
+    gradients that an armed weight sums over its uses start anew here too.
+    """
+    seeds: dict[int, Tensor] = {}
+    for layer in model.modules():
+        if isinstance(layer, SparseLayer) and layer.draws_weights:
+            key = id(layer.leading())
+            if key not in seeds:
+                seeds[key] = draw_seed()
+            layer.shared_seed = seeds[key]
+            if layer.growth is not None:
+                layer.growth.new_pass()

@@ -1,0 +1,91 @@
+"""The backend protocol: every numerical thing that a layer asks of its engine."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gossamer.errors import UnknownName
+from gossamer.ops.growth import Growth
+from gossamer.ops.layout import Layout
+from gossamer.ops.masked import MaskedBackend
+
+
+class Backend(Protocol):
+    """Products of an input with a weight given by values on a support.
+
+    ``indices`` is the sorted support, or ``None`` for a full one; ``values``, ``mean`` and
+    ``variance`` are vectors over it. With a ``growth`` the backward pass also catches addition
+    scores. ``bias`` is dense and deterministic.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name under which the backend is chosen, stored and shown."""
+        ...
+
+    def supports(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether a layer of this layout can run here."""
+        ...
+
+    def weight(
+        self, values: Tensor, indices: Tensor | None, layout: Layout, growth: Growth | None
+    ) -> Tensor:
+        """The dense weight, zero off the support, differentiable.
+
+        For parents that read ``layer.weight``.
+        """
+        ...
+
+    def product(
+        self,
+        x: Tensor,
+        values: Tensor,
+        indices: Tensor | None,
+        layout: Layout,
+        bias: Tensor | None,
+        growth: Growth | None,
+    ) -> Tensor:
+        """The linear map itself: W x + b."""
+        ...
+
+    def local(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        indices: Tensor | None,
+        layout: Layout,
+        bias: Tensor | None,
+        seed: Tensor,
+        growth: Growth | None,
+    ) -> Tensor:
+        """Local reparameterisation, Eq.
+
+        (4): y = μx + b + sqrt(σ² x²) ⊙ ε with ε = ``normal(seed, y)``.
+        """
+        ...
+
+    def moments(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        indices: Tensor | None,
+        layout: Layout,
+        bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the output for a fixed input."""
+        ...
+
+
+BACKENDS: dict[str, Backend] = {"masked": MaskedBackend()}
+
+
+def backend(name: str) -> Backend:
+    """The backend of that name, or a plain error."""
+    if name not in BACKENDS:
+        raise UnknownName("backend", name, list(BACKENDS))
+    return BACKENDS[name]

@@ -1,0 +1,140 @@
+"""The reference backend.
+
+Dense torch products of a scattered weight. Any device, any dtype, any optimiser; cost of a dense
+layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gossamer.ops.growth import Growth, probe
+from gossamer.ops.layout import Layout
+from gossamer.ops.normal import noise_dtype, normal
+
+_CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
+    1: F.conv_transpose1d,
+    2: F.conv_transpose2d,
+    3: F.conv_transpose3d,
+}
+
+
+class MaskedBackend:
+    """Values are scattered into a dense weight at every call; a full support is only viewed."""
+
+    name = "masked"
+
+    def supports(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> bool:
+        """Always: this is the reference."""
+        return True
+
+    def weight(
+        self, values: Tensor, indices: Tensor | None, layout: Layout, growth: Growth | None
+    ) -> Tensor:
+        """See ``Backend.weight``."""
+        return _dense(values, indices, layout, growth)
+
+    def product(
+        self,
+        x: Tensor,
+        values: Tensor,
+        indices: Tensor | None,
+        layout: Layout,
+        bias: Tensor | None,
+        growth: Growth | None,
+    ) -> Tensor:
+        """See ``Backend.product``."""
+        return _apply(_pad(x, layout), _dense(values, indices, layout, growth), layout, bias)
+
+    def local(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        indices: Tensor | None,
+        layout: Layout,
+        bias: Tensor | None,
+        seed: Tensor,
+        growth: Growth | None,
+    ) -> Tensor:
+        """See ``Backend.local``."""
+        x = _pad(x, layout)
+        centre = _apply(x, _dense(mean, indices, layout, growth), layout, bias)
+        spread = _variance(x, variance, indices, layout)
+        # Where the variance is 0 (an empty row, a dead input) y is the mean and the gradient to the
+        # variance is 0, not 0/0.
+        positive = spread > 0
+        std = torch.where(positive, spread, 1.0).sqrt() * positive
+        return (centre + std * normal(seed, spread)).to(centre.dtype)
+
+    def moments(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        indices: Tensor | None,
+        layout: Layout,
+        bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """See ``Backend.moments``."""
+        x = _pad(x, layout)
+        centre = _apply(x, _dense(mean, indices, layout, None), layout, bias)
+        return centre, _variance(x, variance, indices, layout)
+
+
+def _variance(x: Tensor, variance: Tensor, indices: Tensor | None, layout: Layout) -> Tensor:
+    """(σ⊙σ)(x⊙x) in float32 at least, also under autocast.
+
+    Half precision underflows at σ = 2e-4.
+    """
+    dtype = torch.promote_types(noise_dtype(x), noise_dtype(variance))
+    with torch.autocast(x.device.type, enabled=False):
+        square = x.to(dtype).square()
+        return _apply(square, _dense(variance.to(dtype), indices, layout, None), layout, None)
+
+
+def _dense(values: Tensor, indices: Tensor | None, layout: Layout, growth: Growth | None) -> Tensor:
+    if indices is None:
+        return values.view(layout.shape)
+    flat = values.new_zeros(prod(layout.shape)).index_put((indices.to(torch.int64),), values)
+    if growth is not None:
+        flat = probe(flat, indices, growth)
+    return flat.view(layout.shape)
+
+
+def _pad(x: Tensor, layout: Layout) -> Tensor:
+    """The input padded once, so that mean and variance see the same values.
+
+    Unchanged where the product pads by itself.
+    """
+    if layout.kind != "conv" or layout.symmetric_padding is not None:
+        return x
+    mode = "constant" if layout.padding_mode == "zeros" else layout.padding_mode
+    return F.pad(x, layout.pad_argument, mode=mode)
+
+
+def _apply(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None) -> Tensor:
+    if layout.kind == "linear":
+        return F.linear(x, weight, bias)
+    if layout.kind == "conv":
+        padding = layout.symmetric_padding or (0,) * layout.dims
+        conv = _CONV[layout.dims]
+        return conv(x, weight, bias, layout.stride, padding, layout.dilation, layout.groups)
+    padding = tuple(a for a, _ in layout.padding)
+    transposed = _CONV_TRANSPOSE[layout.dims]
+    return transposed(
+        x,
+        weight,
+        bias,
+        layout.stride,
+        padding,
+        layout.output_padding,
+        layout.groups,
+        layout.dilation,
+    )

@@ -1,0 +1,102 @@
+"""From the raw outputs of S samples to a prediction, one function per likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gossamer.errors import InvalidValue
+from gossamer.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
+from gossamer.predict.prediction import ClassPrediction, Prediction, RealPrediction
+
+
+def from_classes(likelihood: Categorical, outputs: Tensor) -> ClassPrediction:
+    """Logits ``[S, B, C]``."""
+    return _classes(
+        outputs.float().softmax(-1) if outputs.dtype != torch.float64 else outputs.softmax(-1)
+    )
+
+
+def from_logit(likelihood: Bernoulli, outputs: Tensor) -> ClassPrediction:
+    """One logit per example, ``[S, B]`` or ``[S, B, 1]``, as two classes."""
+    logit = outputs.reshape(outputs.shape[0], -1)
+    if logit.shape[1] != outputs.shape[1]:
+        raise InvalidValue(
+            "output shape",
+            tuple(outputs.shape[1:]),
+            "a bernoulli prediction needs one logit per example",
+        )
+    return _classes(torch.stack([-logit, logit], -1).sigmoid())
+
+
+def from_real(likelihood: Gaussian, outputs: Tensor) -> RealPrediction:
+    """Means and noise of a Gaussian likelihood."""
+    mean, noise = likelihood.moments(outputs)
+    return _real(_drop_column(mean), _drop_column(noise), counts=False)
+
+
+def from_log_rate(likelihood: Poisson, outputs: Tensor) -> RealPrediction:
+    """Log rates: the noise of a Poisson count is the root of its rate."""
+    rate = _drop_column(outputs).exp()
+    return _real(rate, rate.sqrt(), counts=True)
+
+
+ASSEMBLE: dict[type[Likelihood], Callable[..., Prediction]] = {
+    Categorical: from_classes,
+    Bernoulli: from_logit,
+    Gaussian: from_real,
+    Poisson: from_log_rate,
+}
+
+
+def assemble(likelihood: Likelihood, outputs: Tensor) -> Prediction:
+    """The prediction from outputs ``[S, B, ...]`` under ``likelihood``."""
+    return ASSEMBLE[type(likelihood)](likelihood, outputs)
+
+
+def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
+    """Predictions of consecutive row blocks as one."""
+    first = parts[0]
+    if isinstance(first, ClassPrediction):
+        blocks = [p for p in parts if isinstance(p, ClassPrediction)]
+        samples = [p.samples for p in blocks if p.samples is not None]
+        return ClassPrediction(
+            probs=torch.cat([p.probs for p in blocks]),
+            entropy=torch.cat([p.entropy for p in blocks]),
+            mutual_information=torch.cat([p.mutual_information for p in blocks]),
+            samples=torch.cat(samples, 1) if keep_samples else None,
+        )
+    reals = [p for p in parts if isinstance(p, RealPrediction)]
+    return RealPrediction(
+        mean=torch.cat([p.mean for p in reals]),
+        epistemic=torch.cat([p.epistemic for p in reals]),
+        aleatoric=torch.cat([p.aleatoric for p in reals]),
+        samples=torch.cat([p.samples for p in reals], 1),
+        noise=torch.cat([p.noise for p in reals], 1),
+        counts=first.counts,
+    )
+
+
+def _classes(samples: Tensor) -> ClassPrediction:
+    probs = samples.mean(0)
+    total = torch.special.entr(probs).sum(-1)
+    expected = torch.special.entr(samples).sum(-1).mean(0)
+    # Jensen makes the difference non-negative; rounding may not.
+    return ClassPrediction(probs, total, (total - expected).clamp(min=0.0), samples)
+
+
+def _real(means: Tensor, noise: Tensor, *, counts: bool) -> RealPrediction:
+    return RealPrediction(
+        mean=means.mean(0),
+        epistemic=means.std(0, correction=0),
+        aleatoric=noise.square().mean(0).sqrt(),
+        samples=means,
+        noise=noise,
+        counts=counts,
+    )
+
+
+def _drop_column(values: Tensor) -> Tensor:
+    return values.squeeze(-1) if values.dim() == 3 and values.shape[-1] == 1 else values

@@ -1,0 +1,22 @@
+"""Reports on finished or running runs, from their files alone: no torch, no model, no data.
+
+``write_report`` makes one self-contained HTML page; ``comparison`` and ``print_comparison`` put
+runs side by side in the terminal.
+"""
+
+from __future__ import annotations
+
+from gossamer.report.compare import ComparisonRow, Estimate, comparison, print_comparison
+from gossamer.report.html import write_report
+from gossamer.report.reader import RunResult, read_run, read_runs
+
+__all__ = [
+    "ComparisonRow",
+    "Estimate",
+    "RunResult",
+    "comparison",
+    "print_comparison",
+    "read_run",
+    "read_runs",
+    "write_report",
+]

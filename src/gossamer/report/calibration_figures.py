@@ -1,0 +1,194 @@
+"""Plots of honesty: reliability, intervals, entropy, selective prediction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gossamer.report.plots import Drawn, Plot, columns, histogram, numbers, table
+from gossamer.report.reader import RunResult
+from gossamer.report.style import (
+    MOST_PANELS,
+    SERIES,
+    Array,
+    Series,
+    label_panels,
+    line,
+    new_figure,
+    panels,
+    plain,
+)
+from gossamer.report.training_figures import diagonal
+
+_RIGHT, _WRONG, _OOD = SERIES[0], SERIES[1], SERIES[3]
+_ENTROPY = (("right", _RIGHT), ("wrong", _WRONG), ("ood", _OOD))
+
+_SOLID_SHARE = 0.01
+
+Reliability = tuple[Array, Array, Array, Array]
+
+
+def _read_reliability(run: RunResult) -> Reliability | None:
+    """Edges [M + 1], confidence [M], accuracy [M] and count [M]; empty bins are NaN."""
+    curve = table(run.curves, "reliability")
+    edges = numbers(curve.get("edges"))
+    found = columns(curve, ("confidence", "accuracy", "count"))
+    if edges is None or found is None or len(edges) != len(found[0]) + 1:
+        return None
+    confidence, accuracy, count = found
+    empty = ~(count > 0)
+    if empty.all():
+        return None
+    return edges, np.where(empty, np.nan, confidence), np.where(empty, np.nan, accuracy), count
+
+
+def _draw_reliability(drawn: Drawn) -> Figure:
+    figure = new_figure(5.6, 4.6)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    diagonal(upper)
+    for series, (edges, confidence, accuracy, count) in drawn:
+        share = count / count.sum()
+        if len(drawn) == 1:
+            _reliability_bars(upper, series, edges, confidence, accuracy, share)
+        else:
+            _reliability_line(upper, series, confidence, accuracy, share)
+        lower.stairs(share, edges, color=series.colour, fill=len(drawn) == 1, linewidth=1.2)
+    upper.set(ylabel="accuracy", xlim=(0, 1.01), ylim=(-0.015, 1.015))
+    lower.set(xlabel="confidence", ylabel="share")
+    figure.align_ylabels()
+    return figure
+
+
+def _reliability_line(
+    ax: Axes, series: Series, confidence: Array, accuracy: Array, share: Array
+) -> None:
+    # A bin of a few answers is noise: it is shown, but it does not bend the line.
+    solid, loose = share >= _SOLID_SHARE, (share > 0) & (share < _SOLID_SHARE)
+    line(ax, series, confidence[solid], accuracy[solid])
+    look: dict[str, Any] = {"color": series.colour, "marker": series.marker, "linewidth": 0}
+    ax.scatter(confidence[loose], accuracy[loose], 7, alpha=0.5, **look)
+
+
+def _reliability_bars(
+    ax: Axes, series: Series, edges: Array, confidence: Array, accuracy: Array, share: Array
+) -> None:
+    full = share > 0
+    left, width = edges[:-1][full], np.diff(edges)[full] * 0.94
+    said, was = confidence[full], accuracy[full]
+    pale = np.where(share[full] >= _SOLID_SHARE, 1.0, 0.35)
+    parts = (
+        (np.zeros_like(was), np.minimum(said, was), series.colour, 1.0, None),
+        (was, np.maximum(said - was, 0), _WRONG, 0.5, "over-confident by"),
+        (said, np.maximum(was - said, 0), SERIES[5], 0.8, "under-confident by"),
+    )
+    for bottom, height, colour, alpha, words in parts:
+        colours = [(colour, alpha * one) for one in pale]
+        ax.bar(left, height, width, bottom, align="edge", color=colours, linewidth=0)
+        if words:
+            ax.bar(0, 0, color=colour, alpha=alpha, label=words)
+    ece = series.run.metrics.get("ece")
+    title = f"ECE {ece:.4f}" if isinstance(ece, (int, float)) else None
+    ax.legend(loc="upper left", title=title, alignment="left", title_fontsize=9)
+
+
+def _read_intervals(run: RunResult) -> list[Array] | None:
+    return columns(table(run.curves, "intervals"), ("nominal", "observed"))
+
+
+def _draw_intervals(drawn: Drawn) -> Figure:
+    figure = new_figure(5.6, 4.2)
+    ax = figure.subplots()
+    diagonal(ax)
+    for series, (nominal, observed) in drawn:
+        line(ax, series, nominal, observed)
+    ax.set(xlabel="nominal coverage", ylabel="observed coverage", xlim=(0, 1), ylim=(0, 1))
+    return figure
+
+
+def _read_entropy(run: RunResult) -> dict[str, tuple[Array, Array]] | None:
+    curve = table(run.curves, "entropy")
+    found = {name: histogram(curve, name) for name, _ in _ENTROPY}
+    return {name: value for name, value in found.items() if value is not None} or None
+
+
+def _draw_entropy(drawn: Drawn) -> Figure:
+    figure, axes = panels(len(drawn))
+    for ax, (series, found) in zip(axes, drawn, strict=True):
+        for name, colour in _ENTROPY:
+            if name in found:
+                edges, counts = found[name]
+                density = counts / (counts.sum() * np.diff(edges))
+                ax.stairs(density, edges, fill=True, color=colour, alpha=0.22, linewidth=0)
+                words = f"{name if name != 'ood' else 'OOD'} ({counts.sum():,.0f})"
+                ax.stairs(density, edges, color=colour, linewidth=1.5, label=words)
+        ax.set_title(plain(series.run.name) if len(drawn) > 1 else "")
+        ax.legend(loc="upper right")
+        ax.margins(x=0)
+    label_panels(axes, "entropy (nats)", "density")
+    return figure
+
+
+def _read_selective(run: RunResult) -> list[Array] | None:
+    return columns(table(run.curves, "selective"), ("coverage", "accuracy"))
+
+
+def _draw_selective(drawn: Drawn) -> Figure:
+    figure = new_figure(5.6, 4.6)
+    ax = figure.subplots()
+    for series, (coverage, accuracy) in drawn:
+        line(ax, series, coverage, accuracy, marker=None)
+    ax.set(xlabel="share of inputs answered", ylabel="accuracy on those", xlim=(0, 1.005))
+    low, high = ax.get_ylim()
+    ax.set_ylim(max(min(low, high - 0.02), 0), min(max(high, low + 0.02), 1.003))
+    return figure
+
+
+PLOTS = (
+    Plot(
+        "reliability",
+        "Calibration",
+        "Reliability diagram",
+        "On the dashed line, answers given with 80 % confidence are right 80 % of the time. Below "
+        "it the model is over-confident, above it under-confident. The strip below shows the share "
+        "of answers in each bin; bins with under 1 % of them are noise and drawn pale.",
+        _read_reliability,
+        _draw_reliability,
+        task="classification",
+    ),
+    Plot(
+        "intervals",
+        "Calibration",
+        "Interval coverage",
+        "On the dashed line a 90 % interval holds 90 % of the targets. Below it the intervals are "
+        "too narrow (over-confident), above it too wide.",
+        _read_intervals,
+        _draw_intervals,
+        task="regression",
+    ),
+    Plot(
+        "selective",
+        "Calibration",
+        "Selective prediction",
+        "Accuracy if the model answers only the inputs it is surest of. A curve that climbs to the "
+        "left means its uncertainty finds its own mistakes.",
+        _read_selective,
+        _draw_selective,
+        task="classification",
+    ),
+    Plot(
+        "entropy",
+        "Uncertainty",
+        "Entropy of right, wrong and out-of-distribution answers",
+        "Each histogram has area 1; in brackets the number of inputs. Right answers belong at low "
+        "entropy on the left, mistakes and foreign inputs on the right.",
+        _read_entropy,
+        _draw_entropy,
+        task="classification",
+        wide=True,
+        most=MOST_PANELS,
+        own_colours=True,
+    ),
+)

@@ -1,0 +1,247 @@
+"""Runs side by side: one row for all runs that differ only by seed, mean ± standard error."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from json import dumps
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gossamer.report.quantities import format_number, format_spread, quantity
+from gossamer.report.reader import RunResult, flatten, read_runs
+
+COLUMNS = ("accuracy", "rmse", "nll", "ece", "nnz", "checkpoint_bytes", "seconds")
+"""The metrics of the terminal table; one that no run has gets no column."""
+
+# The seed is what a group varies; where the data lie is no setting of the experiment.
+_NOT_SETTINGS = ("seed", "data_dir")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over runs.
+
+    Attributes:
+        mean: The mean.
+        standard_error: s / √n with the n − 1 form of s; ``None`` for one run.
+        n: Number of runs that have the value.
+    """
+
+    mean: float
+    standard_error: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only by seed.
+
+    Attributes:
+        label: Method, sparsity and whatever else tells this group from the others.
+        runs: Its runs, in the order given.
+    """
+
+    label: str
+    runs: tuple[RunResult, ...]
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One line of the comparison.
+
+    Attributes:
+        name: The run's name, or what the names of the group's runs begin with.
+        method: The method.
+        sparsity: Mean sparsity reached, exact.
+        seeds: The runs' seeds.
+        n: Number of runs.
+        data: The data set.
+        model: The model.
+        runs: The runs' names.
+        values: Every numeric metric of the runs.
+    """
+
+    name: str
+    method: str | None
+    sparsity: float | None
+    seeds: tuple[int | None, ...]
+    n: int
+    data: str | None
+    model: str | None
+    runs: tuple[str, ...]
+    values: dict[str, Estimate]
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as JSON values: means under the metrics' own keys, errors in one table."""
+        errors = {key: value.standard_error for key, value in self.values.items()}
+        return {
+            "name": self.name,
+            "method": self.method,
+            "seeds": list(self.seeds),
+            "n": self.n,
+            "data": self.data,
+            "model": self.model,
+            "runs": list(self.runs),
+            **{key: _finite(value.mean) for key, value in self.values.items()},
+            "sparsity": self.sparsity,
+            "standard_error": {key: _finite(error) for key, error in errors.items()},
+        }
+
+
+def comparison(runs: Sequence[RunResult | str | os.PathLike[str]]) -> list[ComparisonRow]:
+    """Puts runs side by side, one row for all runs that differ only by seed.
+
+    Args:
+        runs: Run folders, or runs already read.
+
+    Raises:
+        InvalidValue: No run.
+        CheckpointError: A folder that is no run or is damaged.
+    """
+    return [_row(group) for group in group_runs(as_results(runs))]
+
+
+def as_results(runs: Sequence[RunResult | str | os.PathLike[str]]) -> list[RunResult]:
+    """Reads what is not read yet."""
+    read = [run for run in runs if isinstance(run, RunResult)]
+    paths = [run for run in runs if not isinstance(run, RunResult)]
+    return read if read and not paths else read + read_runs(paths)
+
+
+def group_runs(runs: Sequence[RunResult]) -> list[Group]:
+    """Groups runs that differ only by seed, in order of appearance, under telling labels."""
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        # A run without a config can be compared with nothing: it stays alone.
+        key = dumps(_settings(run), sort_keys=True) if run.config else f"path {run.path}"
+        groups.setdefault(key, []).append(run)
+    members = list(groups.values())
+    labels = [_label(group[0]) for group in members]
+    return [
+        Group(label + _difference(group, members, labels, label), tuple(group))
+        for label, group in zip(labels, members, strict=True)
+    ]
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of independent runs and its standard error."""
+    numbers = np.asarray(values, dtype=np.float64)
+    n = len(numbers)
+    if n > 1 and bool((numbers == numbers[0]).all()):  # exact: a sum would round
+        return Estimate(float(numbers[0]), 0.0, n)
+    error = float(numbers.std(ddof=1) / math.sqrt(n)) if n > 1 else None
+    return Estimate(float(numbers.mean()), error, n)
+
+
+def numeric_metrics(runs: Sequence[RunResult]) -> dict[str, list[float]]:
+    """Every metric that is a number, with its values over the runs that have it."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for key, value in run.metrics.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                found.setdefault(key, []).append(float(value))
+    return found
+
+
+def print_comparison(
+    rows: Sequence[ComparisonRow], console: Console, *, json: bool = False
+) -> None:
+    """Prints the rows as a table, or as JSON (a list of :meth:`ComparisonRow.to_json`)."""
+    if json:
+        text = dumps([row.to_json() for row in rows], indent=2, allow_nan=False)
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        return
+    columns = [key for key in COLUMNS if any(key in row.values for row in rows)]
+    table = Table(box=None, header_style="bold", pad_edge=False, caption=_caption(rows))
+    table.add_column("run", overflow="fold")
+    shown = [key for key in ("data", "model") if len({getattr(row, key) for row in rows}) > 1]
+    for key in ("method", *shown):
+        table.add_column(key, overflow="fold")
+    table.add_column("sparsity", justify="right")
+    table.add_column("seeds", justify="right", overflow="fold")
+    for key in columns:
+        heading = f"{quantity(key).label} {quantity(key).arrow}".strip()
+        table.add_column(heading, justify="right", overflow="fold")
+    for row in rows:
+        names = [getattr(row, key) or "–" for key in ("method", *shown)]
+        sparsity = "–" if row.sparsity is None else format_number("sparsity", row.sparsity)
+        seeds = ", ".join("–" if seed is None else str(seed) for seed in row.seeds)
+        cells = [format_cell(row, key) for key in columns]
+        table.add_row(row.name, *names, sparsity, seeds, *cells)
+    console.print(table, markup=False)
+
+
+def format_cell(row: ComparisonRow, key: str) -> str:
+    """One metric of a row; the number of runs is told where some of them lack it."""
+    value = row.values.get(key)
+    if value is None:
+        return "–"
+    text = format_spread(key, value.mean, value.standard_error)
+    return text if value.n == row.n else f"{text} (n={value.n})"
+
+
+def _caption(rows: Sequence[ComparisonRow]) -> str | None:
+    repeated = any(row.n > 1 for row in rows)
+    return "mean ± standard error over the seeds; ↑ higher, ↓ lower is better" if repeated else None
+
+
+def _row(group: Group) -> ComparisonRow:
+    first = group.runs[0]
+    sparsities = [run.sparsity for run in group.runs if run.sparsity is not None]
+    return ComparisonRow(
+        name=_shared_name(group),
+        method=first.method,
+        sparsity=estimate(sparsities).mean if sparsities else None,
+        seeds=tuple(run.seed for run in group.runs),
+        n=len(group.runs),
+        data=first.data,
+        model=first.model,
+        runs=tuple(run.name for run in group.runs),
+        values={key: estimate(values) for key, values in numeric_metrics(group.runs).items()},
+    )
+
+
+def _shared_name(group: Group) -> str:
+    names = [run.name for run in group.runs]
+    if len(names) == 1:
+        return names[0]
+    letters = takewhile(lambda column: len(set(column)) == 1, zip(*names, strict=False))
+    prefix = "".join(column[0] for column in letters)
+    # digits-seed0, digits-seed1 → digits
+    return re.sub(r"([-_ ./=]+(seed|run|s))?[-_ ./=]*\d*$", "", prefix) or group.label
+
+
+def _settings(run: RunResult) -> dict[str, Any]:
+    return {key: value for key, value in flatten(run.config).items() if key not in _NOT_SETTINGS}
+
+
+def _label(run: RunResult) -> str:
+    if run.method is None:
+        return run.name
+    return run.method if not run.sparsity else f"{run.method} {100 * run.sparsity:.4g} %"
+
+
+def _difference(
+    group: list[RunResult], members: list[list[RunResult]], labels: list[str], label: str
+) -> str:
+    """The settings that tell a group from the others of the same label, or nothing."""
+    rivals = [other[0] for other, name in zip(members, labels, strict=True) if name == label]
+    if len(rivals) == 1:
+        return ""
+    tables = [_settings(run) for run in rivals]
+    mine = _settings(group[0])
+    keys = [key for key in mine if any(table.get(key) != mine[key] for table in tables)]
+    told = ", ".join(f"{key.rpartition('.')[2]}={mine[key]}" for key in keys)
+    return f" · {told or group[0].name}"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

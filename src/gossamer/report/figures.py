@@ -1,0 +1,12 @@
+"""All plots of the report, in the order of the page."""
+
+from __future__ import annotations
+
+from gossamer.report import calibration_figures, sparsity_figures, training_figures
+from gossamer.report.plots import Plot
+
+PLOTS: tuple[Plot, ...] = (
+    *training_figures.PLOTS,
+    *calibration_figures.PLOTS,
+    *sparsity_figures.PLOTS,
+)

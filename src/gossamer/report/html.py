@@ -1,0 +1,184 @@
+"""Writes the report: one HTML file that needs nothing else, no script, no network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from gossamer.errors import InvalidValue
+from gossamer.report import tables
+from gossamer.report.compare import Group, comparison, group_runs
+from gossamer.report.figures import PLOTS
+from gossamer.report.plots import Plot
+from gossamer.report.reader import RunResult, read_runs
+from gossamer.report.style import Series, draw, series_of
+from gossamer.report.theme import CSS, MARK
+
+_LINES = {"solid": "", "dashed": ' stroke-dasharray="5 3"'}
+_GROUP_DASHES = ("", "8 3", "2 2.500", "9 3 2 3")
+
+
+def write_report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
+    """Writes one self-contained HTML page about one or several runs.
+
+    Args:
+        runs: Run folders; several are drawn over one another, and those that differ only by seed
+            share a colour and a line of the table.
+        out: The file to write, ending in ``.html``; of a folder, ``report.html`` inside it. An
+            older report is replaced, and only once the new one is whole.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InvalidValue: No runs, or an ``out`` that is no HTML file or cannot be written.
+        CheckpointError: A folder that is no run or is damaged.
+    """
+    results = read_runs(runs)
+    path = Path(out)
+    if path.is_dir() or not path.suffix:
+        path = path / "report.html"
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InvalidValue("out", str(path), "must end in .html", "e.g. report.html")
+    page = render(results)
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        rule = f"could not be written ({error.strerror})"
+        raise InvalidValue("out", str(path), rule, "choose another place") from error
+    return path
+
+
+def render(runs: Sequence[RunResult]) -> str:
+    """The page about runs already read."""
+    groups = group_runs(runs)
+    rows = comparison(runs)
+    ordered = [run for group in groups for run in group.runs]
+    keys = [_group_key(place, group.label) for place, group in enumerate(groups)]
+    results = tables.results(rows, keys)
+    sections = [
+        ("Results", tables.tiles(rows[0]) if len(groups) == 1 else _card_of(results)),
+        *_figure_sections(groups),
+        ("All metrics", _card_of(tables.all_metrics(rows, groups))),
+        ("Setup", _setup(ordered)),
+    ]
+    links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name, _ in sections)
+    body = "".join(
+        f'<section id="{_anchor(name)}"><h2>{name}</h2>{html}</section>' for name, html in sections
+    )
+    title = _title(ordered)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} · Gossamer</title><style>{CSS}</style></head>\n<body>"
+        f'<header><div class="brand">{MARK}Gossamer report</div><h1>{escape(title)}</h1>'
+        f'<p class="lead">{escape(_lead(ordered, groups))}</p><nav>{links}</nav></header>\n'
+        f"<main>{body}</main>\n<footer>{escape(_origin(ordered))}</footer></body></html>\n"
+    )
+
+
+def _figure_sections(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    series = series_of(groups)
+    # A run that does not say its task is taken for a classifier, and its gaps are noted.
+    cards: dict[str, list[tuple[Plot, str]]] = {}
+    for plot in PLOTS:
+        concerned = [one for one in series if plot.task in (None, one.run.task or "classification")]
+        if concerned:
+            cards.setdefault(plot.section, []).append((plot, _card(plot, concerned)))
+    return [(name, _grid(found)) for name, found in cards.items()]
+
+
+def _grid(cards: Sequence[tuple[Plot, str]]) -> str:
+    """Cards two in a row; one that would stand alone gets the row, its caption at its side."""
+    html, open_row = [], False
+    for index, (plot, card) in enumerate(cards):
+        followed = index + 1 < len(cards) and not cards[index + 1][0].wide
+        place = "wide" if plot.wide else "" if open_row or followed else "lone"
+        open_row = not (plot.wide or open_row or place)
+        html.append(f'<article class="card {place}" id="{plot.key}">{card}</article>')
+    return f'<div class="grid">{"".join(html)}</div>'
+
+
+def _card(plot: Plot, series: Sequence[Series]) -> str:
+    values = [(one, plot.read(one.run)) for one in series]
+    drawn = [(one, value) for one, value in values if value is not None]
+    lacking = [one.run.name for one, value in values if value is None]
+    head = f"<h3>{plot.title}</h3>"
+    why = f" {plot.absent}" if plot.absent else ""
+    if not drawn:
+        who = "this run" if len(series) == 1 else "any of these runs"
+        return f'{head}<p class="missing">Not recorded by {who}.{why}</p>'
+    notes = [f"Not recorded by {escape(', '.join(lacking))}.{why}"] if lacking else []
+    if plot.most is not None and len(drawn) > plot.most:
+        notes.append(f"Only the first {plot.most} of {len(drawn)} runs are shown.")
+        drawn = drawn[: plot.most]
+    shown = [_key("var(--ink)", _LINES[pattern], words) for pattern, words in plot.keys]
+    if len({one.place for one in series}) > 1 and not plot.own_colours:
+        groups = dict.fromkeys((one.place, one.label) for one, _ in drawn)
+        shown = [_group_key(*group) for group in groups] + shown
+    keys = f'<div class="keys">{"".join(shown)}</div>' if shown else ""
+    svg = draw(plot.draw, drawn, prefix=plot.key, label=plot.title)
+    caption = plot.caption.replace(" %", "&nbsp;%")
+    caption += "".join(f'<p class="lacking">{note}</p>' for note in notes)
+    return f"{head}{keys}<figure>{svg}<figcaption>{caption}</figcaption></figure>"
+
+
+def _group_key(place: int, label: str) -> str:
+    dash = _GROUP_DASHES[place // 6 % len(_GROUP_DASHES)]
+    pattern = f' stroke-dasharray="{dash}"' if dash else ""
+    return _key(f"var(--s{place % 6})", pattern, label)
+
+
+def _key(colour: str, pattern: str, words: str) -> str:
+    return (
+        '<span class="key"><svg viewBox="0 0 26 10" aria-hidden="true">'
+        f'<line x1="0" y1="5" x2="26" y2="5" style="stroke: {colour}" stroke-width="3"'
+        f"{pattern}/></svg>{escape(words)}</span>"
+    )
+
+
+def _card_of(content: str) -> str:
+    return f'<div class="card">{content}</div>'
+
+
+def _setup(runs: Sequence[RunResult]) -> str:
+    config = tables.shared_and_different(runs, [run.config for run in runs])
+    environment = tables.shared_and_different(runs, [run.environment for run in runs])
+    cards = [f"<h3>Settings</h3>{config}", f"<h3>Environment</h3>{environment}"]
+    if len(runs) > 1 or runs[0].notes:
+        cards.insert(0, f"<h3>Runs</h3>{tables.every_run(runs)}")
+    return f'<div class="stack">{"".join(map(_card_of, cards))}</div>'
+
+
+def _title(runs: Sequence[RunResult]) -> str:
+    if len(runs) == 1:
+        return runs[0].name
+    data = {run.data for run in runs}
+    place = f" on {next(iter(data))}" if len(data) == 1 and None not in data else ""
+    return f"{len(runs)} runs{place}"
+
+
+def _lead(runs: Sequence[RunResult], groups: Sequence[Group]) -> str:
+    models = dict.fromkeys(run.model for run in runs if run.model)
+    labels = ", ".join(group.label for group in groups)
+    data = dict.fromkeys(run.data for run in runs if run.data)
+    parts = [labels if len(groups) <= 6 else f"{len(groups)} settings"]
+    parts += [f"model {', '.join(models)}"] if models else []
+    parts += [f"data {', '.join(data)}"] if data else []
+    return " · ".join(parts)
+
+
+def _origin(runs: Sequence[RunResult]) -> str:
+    versions = dict.fromkeys(str(v) for run in runs if (v := run.config.get("gossamer")))
+    made = f"Runs made with Gossamer {', '.join(versions)}. " if versions else ""
+    return f"{made}This page is complete in itself: no script, no network."
+
+
+def _anchor(name: str) -> str:
+    return "section-" + name.lower().replace(" ", "-")

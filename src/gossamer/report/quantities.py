@@ -1,0 +1,102 @@
+"""What is measured: the words, the better direction and the digits of every metric.
+
+One row here names a metric in the terminal table and in the report; a key without a row is shown
+under its own name.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How one metric is shown.
+
+    Attributes:
+        label: Its short name.
+        meaning: One sentence for a reader who meets it for the first time.
+        better: ``"higher"``, ``"lower"`` or ``None`` where neither is.
+        form: ``"ratio"`` (4 decimals, 2 from 10 on), ``"exact"``, ``"count"``, ``"bytes"`` or
+            ``"seconds"``.
+    """
+
+    label: str
+    meaning: str = ""
+    better: str | None = None
+    form: str = "ratio"
+
+    @property
+    def arrow(self) -> str:
+        """An arrow to the better side for a measure of quality; of size and time all know it."""
+        known = {"higher": "↑", "lower": "↓"} if self.form == "ratio" else {}
+        return known.get(self.better or "", "")
+
+
+QUANTITIES: dict[str, Quantity] = {
+    "accuracy": Quantity("accuracy", "Share of right answers.", "higher"),
+    "rmse": Quantity("RMSE", "Root of the mean squared error, in units of the target.", "lower"),
+    "nll": Quantity("NLL", "Mean −log probability (nats) given to the truth.", "lower"),
+    "brier": Quantity("Brier", "Squared distance of the probabilities from the truth.", "lower"),
+    "crps": Quantity("CRPS", "Distance of the predicted distribution from the truth.", "lower"),
+    "ece": Quantity("ECE", "Mean gap of confidence and accuracy, 15 equal-width bins.", "lower"),
+    "adaptive_ece": Quantity("adaptive ECE", "The same, in bins of equal mass.", "lower"),
+    "classwise_ece": Quantity("classwise ECE", "The same, for every class, averaged.", "lower"),
+    "marginal_calibration_error": Quantity(
+        "marginal calibration error", "Debiased L2 over the classes; the SSVI paper's ECE.", "lower"
+    ),
+    "coverage": Quantity("coverage", "Share of targets inside their predicted interval."),
+    "auroc": Quantity("OOD AUROC", "Ranking of out-of-distribution inputs above others.", "higher"),
+    "aupr": Quantity("OOD AUPR", "The same, as area under precision and recall.", "higher"),
+    "fpr95": Quantity("OOD FPR95", "False alarms when 95 % of the OOD inputs are found.", "lower"),
+    "nnz": Quantity("nnz", "Weights kept.", "lower", "count"),
+    "sparsity": Quantity("sparsity", "Share of the weights removed.", None, "exact"),
+    "checkpoint_bytes": Quantity("checkpoint", "Size of the saved state.", "lower", "bytes"),
+    "seconds": Quantity("time", "Wall-clock time of the run.", "lower", "seconds"),
+}
+
+
+def quantity(key: str) -> Quantity:
+    """Returns how a metric is shown; of ``local.ece``, the row of ``ece`` with the prefix named."""
+    if key in QUANTITIES:
+        return QUANTITIES[key]
+    prefix, _, last = key.rpartition(".")
+    known = QUANTITIES.get(last)
+    if prefix and known is not None:
+        return Quantity(f"{prefix} {known.label}", known.meaning, known.better, known.form)
+    return Quantity(key)
+
+
+def format_number(key: str, value: float) -> str:
+    """Writes one value of a metric with its digits and unit."""
+    if not math.isfinite(value):
+        return str(value)
+    form = quantity(key).form
+    if form == "count":
+        return f"{value:,.0f}"
+    if form == "bytes":
+        return _format_bytes(value)
+    if form == "seconds":
+        return f"{value:,.1f} s"
+    if form == "exact":
+        return f"{value:.6g}"
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
+
+
+def format_spread(key: str, mean: float, standard_error: float | None) -> str:
+    """Writes ``mean ± standard error``; an error of 0 or none is left out."""
+    text = format_number(key, mean)
+    if not standard_error:
+        return text
+    if quantity(key).form == "seconds":
+        text = text.removesuffix(" s")
+    return f"{text} ± {format_number(key, standard_error)}"
+
+
+def _format_bytes(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"

@@ -1,0 +1,169 @@
+"""The tables of the page: results, every metric, settings and environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from gossamer.report.compare import COLUMNS, ComparisonRow, Group, format_cell
+from gossamer.report.quantities import QUANTITIES, format_number, quantity
+from gossamer.report.reader import RunResult, flatten
+
+_TILES = (
+    "accuracy",
+    "rmse",
+    "nll",
+    "ece",
+    "crps",
+    "nnz",
+    "sparsity",
+    "checkpoint_bytes",
+    "seconds",
+)
+
+
+def tiles(row: ComparisonRow) -> str:
+    """The headline numbers of a single group."""
+    cells = []
+    for key in _TILES:
+        value = row.values.get(key)
+        if value is not None:
+            number = escape(format_number(key, value.mean))
+            error = value.standard_error
+            spread = f" <small>± {escape(format_number(key, error))}</small>" if error else ""
+            cells.append(
+                f'<div class="tile"><b>{number}{spread}</b><span>{quantity(key).label}</span></div>'
+            )
+    if not cells:
+        return '<p class="missing">No metrics were recorded: did the run finish?</p>'
+    return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def results(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str:
+    """One line a group with the main metrics; the best value of each column is set bold.
+
+    Args:
+        rows: One a group.
+        keys: Label and colour of each group, as HTML.
+    """
+    columns = [key for key in ("sparsity", *COLUMNS) if any(key in row.values for row in rows)]
+    # Values of different data or tasks have no best one.
+    comparable = len(rows) > 1 and len({row.data for row in rows}) == 1
+    best = {key: _best(rows, key) if comparable else None for key in columns}
+    lines = []
+    for row, key in zip(rows, keys, strict=True):
+        several = f"{row.n} runs, seeds {_seeds(row)}" if row.n > 1 else row.name
+        name = f'{key}<span class="sub">{escape(several)}</span>'
+        cells = [_cell(row, column, best[column]) for column in columns]
+        lines.append(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>')
+    heads = "".join(f'<th scope="col">{_heading(column)}</th>' for column in columns)
+    return _scroll(f"<tr><th></th>{heads}</tr>", "".join(lines))
+
+
+def all_metrics(rows: Sequence[ComparisonRow], groups: Sequence[Group]) -> str:
+    """Every metric with its meaning, one column a group."""
+    found = {key: None for row in rows for key in row.values}
+    known = [key for key in QUANTITIES if key in found]
+    keys = known + [key for key in found if key not in QUANTITIES]
+    if not keys:
+        return '<p class="missing">No metrics were recorded.</p>'
+    heads = "".join(f'<th scope="col">{escape(group.label)}</th>' for group in groups)
+    lines = [
+        f'<tr><th scope="row">{_heading(key)}</th>'
+        + "".join(f"<td>{escape(format_cell(row, key))}</td>" for row in rows)
+        + f'<td class="words">{escape(quantity(key).meaning)}</td></tr>'
+        for key in keys
+    ]
+    return _scroll(f"<tr><th>metric</th>{heads}<th></th></tr>", "".join(lines))
+
+
+def every_run(runs: Sequence[RunResult]) -> str:
+    """The main metrics of each run alone, and what was missing in its folder."""
+    numeric = [
+        {k: float(v) for k, v in run.metrics.items() if isinstance(v, (int, float))} for run in runs
+    ]
+    columns = [key for key in COLUMNS if any(key in values for values in numeric)]
+    lines = []
+    for run, values in zip(runs, numeric, strict=True):
+        note = f'<span class="sub">{escape("; ".join(run.notes))}</span>' if run.notes else ""
+        cells = [format_number(key, values[key]) if key in values else "–" for key in columns]
+        lines.append(
+            f'<tr><th scope="row">{escape(run.name)}{note}</th>'
+            f"<td>{'–' if run.seed is None else run.seed}</td>"
+            + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            + "</tr>"
+        )
+    heads = "".join(f'<th scope="col">{_heading(key)}</th>' for key in columns)
+    return _scroll(f"<tr><th>run</th><th>seed</th>{heads}</tr>", "".join(lines))
+
+
+def shared_and_different(runs: Sequence[RunResult], tables: Sequence[dict[str, Any]]) -> str:
+    """Settings of all runs: those in which they differ as a table, the others once."""
+    flats = [flatten(table) for table in tables]
+    keys = list(dict.fromkeys(key for flat in flats for key in flat))
+    if not keys:
+        return '<p class="missing">Not recorded.</p>'
+    missing = object()
+    differing = [
+        k for k in keys if any(f.get(k, missing) != flats[0].get(k, missing) for f in flats)
+    ]
+    shared = [key for key in keys if key not in differing]
+    html = ""
+    if differing:
+        heads = "".join(f'<th scope="col">{escape(key)}</th>' for key in differing)
+        lines = "".join(
+            f'<tr><th scope="row">{escape(run.name)}</th>'
+            + "".join(f"<td>{_value(flat[k]) if k in flat else '–'}</td>" for k in differing)
+            + "</tr>"
+            for run, flat in zip(runs, flats, strict=True)
+        )
+        html += _scroll(f"<tr><th>differs</th>{heads}</tr>", lines)
+    if shared:
+        items = "".join(
+            f"<div><dt>{escape(key)}</dt><dd>{_value(flats[0][key])}</dd></div>" for key in shared
+        )
+        html += f"<dl>{items}</dl>"
+    return html
+
+
+def _scroll(head: str, body: str) -> str:
+    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _heading(key: str) -> str:
+    known = quantity(key)
+    title = f' title="{escape(known.meaning)}"' if known.meaning else ""
+    return f"<span{title}>{escape(known.label)}</span> {known.arrow}".strip()
+
+
+def _cell(row: ComparisonRow, key: str, best: float | None) -> str:
+    value = row.values.get(key)
+    marked = (
+        ' class="best"' if value is not None and best is not None and value.mean == best else ""
+    )
+    number, sign, error = format_cell(row, key).partition(" ± ")
+    spread = f" <small>± {escape(error)}</small>" if sign else ""
+    return f"<td{marked}>{escape(number)}{spread}</td>"
+
+
+def _best(rows: Sequence[ComparisonRow], key: str) -> float | None:
+    means = [row.values[key].mean for row in rows if key in row.values]
+    better = quantity(key).better
+    if better is None or len(means) < 2 or len(set(means)) == 1:
+        return None
+    return max(means) if better == "higher" else min(means)
+
+
+def _seeds(row: ComparisonRow) -> str:
+    return ", ".join("–" if seed is None else str(seed) for seed in row.seeds)
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return escape(", ".join(map(str, value)) or "–")
+    if isinstance(value, dict):
+        return "–"
+    return escape(str(value).lower() if isinstance(value, bool) else str(value))

@@ -1,0 +1,198 @@
+"""The run folder: which files a run consists of, when one may be started, and reading them back.
+
+::
+
+    RUN/config.json        settings, "gossamer" (version) and "facts" (what the data decided)
+    RUN/environment.json   versions and machine
+    RUN/preparation.json   how raw input becomes network input
+    RUN/record.jsonl       epochs and swaps
+    RUN/checkpoints/       see checkpoint
+    RUN/curves.json        arrays for the report
+    RUN/metrics.json       test metrics; written last: a run with this file is finished
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy
+import safetensors
+import torch
+
+from gossamer.data import Preparation
+from gossamer.errors import CheckpointError, GossamerError
+from gossamer.train.atomic import TEMPORARY, not_written, read_json, write_json
+from gossamer.train.config import RunConfig
+
+_BEFORE_CONFIG = {"lock", "environment.json", "preparation.json"}
+"""What a run that was killed in its first moment may have left; config.json is written after these."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the data and the settings together decided; enough to rebuild the method without data.
+
+    Attributes:
+        num_data: Training examples.
+        steps_per_epoch: Batches per epoch.
+        data_sha256: Digest of the training and validation tensors.
+    """
+
+    num_data: int
+    steps_per_epoch: int
+    data_sha256: str
+
+
+class RunFolder:
+    """Paths and files of one run.
+
+    Args:
+        path: The folder; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.record = path / "record.jsonl"
+        self._config = path / "config.json"
+        self._preparation = path / "preparation.json"
+        self._environment = path / "environment.json"
+        self._metrics = path / "metrics.json"
+        self._curves = path / "curves.json"
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a run lives here."""
+        return self._config.exists()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its run reached the end."""
+        return self._metrics.exists()
+
+    def check_new(self) -> None:
+        """Raise unless a run may be started here: no folder, an empty one, or a stillborn run."""
+        if self.is_started:
+            raise CheckpointError(
+                "run folder",
+                str(self.path),
+                "holds a run and is never overwritten",
+                "continue it with --resume or choose another --out",
+            )
+        if self.path.exists() and (not self.path.is_dir() or self._foreign()):
+            raise CheckpointError(
+                "run folder",
+                str(self.path),
+                "exists and is not a run folder",
+                "choose another --out",
+            )
+
+    def check_resumable(self) -> None:
+        """Raise unless a run lives here, or one that was killed in its first moment."""
+        if not self.path.is_dir():
+            raise CheckpointError(
+                "run folder", str(self.path), "does not exist", "start it without --resume"
+            )
+        if not self.is_started and (self._foreign() or not any(self.path.iterdir())):
+            raise CheckpointError(
+                "run folder",
+                str(self.path),
+                "is not a run folder (no config.json)",
+                "start a run without --resume in an empty one",
+            )
+
+    def make(self) -> None:
+        """Make the folder."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise not_written(self.path, error) from error
+
+    def write_start(self, config: RunConfig, facts: Facts, preparation: Preparation) -> None:
+        """Write what is known at the start; config.json comes last and makes it a run."""
+        write_json(self._environment, environment())
+        write_json(self._preparation, preparation.to_json())
+        about = {"gossamer": gossamer_version(), "facts": asdict(facts)}
+        write_json(self._config, {**config.to_json(), **about})
+
+    def write_end(self, metrics: dict[str, Any], curves: dict[str, Any]) -> None:
+        """Write the results; metrics.json comes last and makes the run finished."""
+        write_json(self._curves, curves)
+        write_json(self._metrics, metrics)
+
+    def read_config(self) -> tuple[RunConfig, Facts]:
+        """Settings and facts.
+
+        Raises:
+            CheckpointError: The file is missing, damaged, or of a Gossamer with other settings.
+        """
+        values = read_json(self._config)
+        try:
+            values.pop("gossamer")
+            facts = Facts(**values.pop("facts"))
+            return RunConfig.from_json(values), facts
+        except (GossamerError, AttributeError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                "config.json",
+                str(self._config),
+                f"is damaged or of another version ({error})",
+                "use the Gossamer that wrote it",
+            ) from error
+
+    def read_preparation(self) -> Preparation:
+        """How raw input becomes network input."""
+        values = read_json(self._preparation)
+        try:
+            return Preparation.from_json(values)
+        except GossamerError as error:
+            raise CheckpointError(
+                "preparation.json",
+                str(self._preparation),
+                f"is damaged ({error.rule})",
+                "take the file from a backup",
+            ) from error
+
+    def read_environment(self) -> dict[str, Any]:
+        """Versions and machine at the start of the run."""
+        values: dict[str, Any] = read_json(self._environment)
+        return values
+
+    def read_metrics(self) -> dict[str, Any]:
+        """Test metrics of a finished run."""
+        values: dict[str, Any] = read_json(self._metrics)
+        return values
+
+    def _foreign(self) -> bool:
+        return any(
+            p.name not in _BEFORE_CONFIG and not p.name.startswith(TEMPORARY)
+            for p in self.path.iterdir()
+        )
+
+
+def gossamer_version() -> str:
+    """The installed version; ``"unknown"`` where the package runs from a folder."""
+    try:
+        return version("gossamer")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine: what a result, or bit-for-bit continuation, may depend on."""
+    return {
+        "gossamer": gossamer_version(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "safetensors": safetensors.__version__,
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }

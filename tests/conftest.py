@@ -1,0 +1,21 @@
+"""Settings of all tests: one thread per worker, and hypothesis without deadlines on shared machines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+torch.set_num_threads(1)
+settings.register_profile("gossamer", deadline=None, derandomize=True)
+settings.load_profile("gossamer")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
