@@ -159,7 +159,7 @@ def test_kl_keeps_the_dtype(dtype):
 def test_kl_has_one_value_per_weight():
     """A prior may broadcast to the weights, not the weights to a prior."""
     assert kl_to_prior(torch.zeros(2, 3), torch.ones(2, 3), torch.ones(3)).shape == (2, 3)
-    with pytest.raises(RuntimeError, match="expanded"):
+    with pytest.raises(RuntimeError, match="expand"):
         kl_to_prior(torch.zeros(3), torch.ones(3), torch.ones(2, 3))
 
 

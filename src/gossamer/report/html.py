@@ -78,7 +78,8 @@ def render(runs: Sequence[RunResult]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} · Gossamer</title><style>{CSS}</style></head>\n<body>"
         f'<header><div class="brand">{MARK}Gossamer report</div><h1>{escape(title)}</h1>'
-        f'<p class="lead">{escape(_lead(ordered, groups))}</p><nav>{links}</nav></header>\n'
+        f'<p class="lead">{escape(_lead(groups))}</p>'
+        f"{tables.facts(ordered)}<nav>{links}</nav></header>\n"
         f"<main>{body}</main>\n<footer>{escape(_origin(ordered))}</footer></body></html>\n"
     )
 
@@ -164,14 +165,12 @@ def _title(runs: Sequence[RunResult]) -> str:
     return f"{len(runs)} runs{place}"
 
 
-def _lead(runs: Sequence[RunResult], groups: Sequence[Group]) -> str:
-    models = dict.fromkeys(run.model for run in runs if run.model)
-    labels = ", ".join(group.label for group in groups)
-    data = dict.fromkeys(run.data for run in runs if run.data)
-    parts = [labels if len(groups) <= 6 else f"{len(groups)} settings"]
-    parts += [f"model {', '.join(models)}"] if models else []
-    parts += [f"data {', '.join(data)}"] if data else []
-    return " · ".join(parts)
+def _lead(groups: Sequence[Group]) -> str:
+    return (
+        ", ".join(group.label for group in groups)
+        if len(groups) <= 8
+        else f"{len(groups)} settings"
+    )
 
 
 def _origin(runs: Sequence[RunResult]) -> str:

@@ -22,6 +22,30 @@ _TILES = (
     "seconds",
 )
 
+_FACTS = (
+    ("data", "config", "data"),
+    ("model", "config", "model"),
+    ("epochs", "config", "epochs"),
+    ("batch", "config", "batch_size"),
+    ("seed", "config", "seed"),
+    ("preset", "config", "preset"),
+    ("Python", "environment", "python"),
+    ("torch", "environment", "torch"),
+    ("platform", "environment", "platform"),
+    ("threads", "environment", "threads"),
+)
+
+
+def facts(runs: Sequence[RunResult]) -> str:
+    """The few settings and versions a reader asks for first; all values where runs differ."""
+    items = []
+    for words, source, key in _FACTS:
+        tables = [run.config if source == "config" else run.environment for run in runs]
+        values = dict.fromkeys(_value(table[key]) for table in tables if table.get(key) is not None)
+        if values:
+            items.append(f"<div><dt>{words}</dt><dd>{', '.join(values)}</dd></div>")
+    return f'<dl class="facts">{"".join(items)}</dl>' if items else ""
+
 
 def tiles(row: ComparisonRow) -> str:
     """The headline numbers of a single group."""
@@ -100,7 +124,8 @@ def every_run(runs: Sequence[RunResult]) -> str:
 
 def shared_and_different(runs: Sequence[RunResult], tables: Sequence[dict[str, Any]]) -> str:
     """Settings of all runs: those in which they differ as a table, the others once."""
-    flats = [flatten(table) for table in tables]
+    # An empty table sets nothing.
+    flats = [{k: v for k, v in flatten(table).items() if v != {}} for table in tables]
     keys = list(dict.fromkeys(key for flat in flats for key in flat))
     if not keys:
         return '<p class="missing">Not recorded.</p>'
@@ -123,7 +148,7 @@ def shared_and_different(runs: Sequence[RunResult], tables: Sequence[dict[str, A
         items = "".join(
             f"<div><dt>{escape(key)}</dt><dd>{_value(flats[0][key])}</dd></div>" for key in shared
         )
-        html += f"<dl>{items}</dl>"
+        html += f'<dl class="list">{items}</dl>'
     return html
 
 
@@ -164,6 +189,4 @@ def _value(value: object) -> str:
         return "–"
     if isinstance(value, list):
         return escape(", ".join(map(str, value)) or "–")
-    if isinstance(value, dict):
-        return "–"
     return escape(str(value).lower() if isinstance(value, bool) else str(value))

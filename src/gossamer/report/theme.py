@@ -28,7 +28,9 @@ header { padding-top: 40px; }
 .brand { display: flex; align-items: center; gap: 10px; color: var(--muted); font-size: 14px; }
 .brand svg { width: 26px; height: 26px; }
 h1 { font-size: 32px; line-height: 1.2; letter-spacing: -0.015em; margin: 14px 0 4px; }
-.lead { color: var(--muted); margin: 0 0 20px; }
+.lead { color: var(--muted); margin: 0 0 14px; font-size: 17px; }
+.facts { display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 0 0 18px; font-size: 14px; }
+.facts div { display: inline-flex; gap: 7px; padding: 0; border: 0; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; padding: 10px 0; font-size: 14px;
   border-top: 1px solid var(--edge); border-bottom: 1px solid var(--edge); }
 a { color: var(--accent); text-decoration: none; }
@@ -51,7 +53,7 @@ h3 { font-size: 15.5px; margin: 0 0 8px; }
 .card figure { margin: 0; display: flex; flex-direction: column; flex: 1; }
 .lone { grid-column: 1 / -1; }
 .lone figure { flex-direction: row; gap: 32px; }
-.lone svg.plot { width: 54%; }
+.lone svg.plot { flex: 0 0 48%; width: 48%; align-self: flex-start; }
 figcaption { color: var(--muted); font-size: 13.5px; line-height: 1.5;
   padding-top: 10px; max-width: 100ch; }
 .missing { color: var(--muted); background: var(--note); border-radius: 8px; padding: 10px 14px;
@@ -79,34 +81,41 @@ td.words { text-align: left; padding-left: 28px; color: var(--muted); font-size:
 td small, th small { color: var(--muted); font-weight: 400; }
 td.best { font-weight: 650; }
 .sub { display: block; color: var(--muted); font-size: 12.5px; font-weight: 400; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); gap: 0 28px;
+dl.list { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); gap: 0 28px;
   margin: 0; font-size: 13.5px; }
-dl div { display: flex; justify-content: space-between; gap: 14px; padding: 5px 0;
+dl.list div { display: flex; justify-content: space-between; gap: 14px; padding: 5px 0;
   border-bottom: 1px solid var(--edge); min-width: 0; }
 dt { color: var(--muted); white-space: nowrap; }
 dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
 .stack { display: grid; gap: 18px; }
 .stack > * { min-width: 0; }
-details summary { cursor: pointer; font-weight: 600; font-size: 15px; }
-details[open] summary { margin-bottom: 10px; }
 footer { color: var(--muted); font-size: 13px; padding-top: 40px; padding-bottom: 48px; }
-@media (max-width: 820px) {
+@media screen and (max-width: 820px) {
   .grid { grid-template-columns: minmax(0, 1fr); }
   .grid > * { grid-column: auto; }
   .lone figure { flex-direction: column; gap: 0; }
-  .lone svg.plot { width: 100%; }
+  .lone svg.plot { flex: none; width: 100%; }
   main, header, footer { padding-left: 14px; padding-right: 14px; }
 }
 @media print {
   @page { margin: 14mm; }
-  body { background: #fff; font-size: 11pt; }
+  body { background: #fff; font-size: 10pt; }
   nav { display: none; }
-  main, header, footer { max-width: none; padding: 0; }
-  section { margin-top: 20px; }
+  main, header, footer { max-width: none; padding: 0 1px; }
+  header { padding-top: 0; }
+  section { margin-top: 16px; }
+  .grid { gap: 10px; }
+  .card { padding: 10px 12px; }
+  h1 { font-size: 20pt; }
+  h2 { font-size: 14pt; }
+  h3 { font-size: 10pt; }
+  figcaption, .keys, .lacking, .missing, dl.list { font-size: 8pt; }
+  .sub, td small { font-size: 7pt; }
   .card, .tile { break-inside: avoid; }
   h2 { break-after: avoid; }
-  table { font-size: 9pt; }
-  th, td { padding: 4px 7px; white-space: normal; }
+  table, thead th, td.words { font-size: 8pt; }
+  th, td { padding: 3px 6px; }
+  td.words { min-width: 0; width: auto; }
 }
 """
 

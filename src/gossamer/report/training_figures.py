@@ -34,10 +34,10 @@ def _curve(run: RunResult, part: str, name: str) -> Curve | None:
     return x, y
 
 
-def _train_and_val(name: str) -> Callable[[RunResult], dict[str, Curve] | None]:
+def _parts(name: str, *parts: str) -> Callable[[RunResult], dict[str, Curve] | None]:
     def read(run: RunResult) -> dict[str, Curve] | None:
-        both = {part: _curve(run, part, name) for part in ("val", "train")}
-        found = {part: curve for part, curve in both.items() if curve is not None}
+        curves = {part: _curve(run, part, name) for part in parts}
+        found = {part: curve for part, curve in curves.items() if curve is not None}
         return found or None
 
     return read
@@ -50,7 +50,7 @@ def _read_kl(run: RunResult) -> dict[str, Curve] | None:
     return {"kl": kl} | ({"kl_weight": weight} if weight is not None else {})
 
 
-def _draw_both(drawn: Drawn, label: str) -> Figure:
+def _draw_parts(drawn: Drawn, label: str) -> Figure:
     figure = new_figure(*_HALF)
     ax = figure.subplots()
     for series, curves in drawn:
@@ -61,7 +61,7 @@ def _draw_both(drawn: Drawn, label: str) -> Figure:
 
 
 def _draw_nll(drawn: Drawn) -> Figure:
-    figure = _draw_both(drawn, "negative log-likelihood (nats)")
+    figure = _draw_parts(drawn, "negative log-likelihood (nats)")
     _log_if_wide(figure.axes[0], [y for _, curves in drawn for _, y in curves.values()])
     return figure
 
@@ -83,7 +83,7 @@ def _draw_kl(drawn: Drawn) -> Figure:
 
 
 def _draw_ece(drawn: Drawn) -> Figure:
-    figure = _draw_both(drawn, "expected calibration error")
+    figure = _draw_parts(drawn, "expected calibration error")
     figure.axes[0].set_ylim(bottom=0)
     return figure
 
@@ -122,7 +122,7 @@ PLOTS = (
         "Negative log-likelihood",
         "Lower is better. Training far below validation means the model learns its examples by "
         "heart; a validation curve that rises again means it grows over-confident.",
-        _train_and_val("nll"),
+        _parts("nll", "val", "train"),
         _draw_nll,
         keys=_KEYS,
     ),
@@ -142,8 +142,8 @@ PLOTS = (
         "Accuracy",
         "Share of right answers, higher is better. The gap between the two lines is the "
         "generalisation gap.",
-        _train_and_val("accuracy"),
-        lambda drawn: _draw_both(drawn, "accuracy"),
+        _parts("accuracy", "val", "train"),
+        lambda drawn: _draw_parts(drawn, "accuracy"),
         task="classification",
         keys=_KEYS,
     ),
@@ -151,11 +151,11 @@ PLOTS = (
         "rmse",
         "Training",
         "Root mean squared error",
-        "Typical size of the error, lower is better.",
-        _train_and_val("rmse"),
-        lambda drawn: _draw_both(drawn, "RMSE"),
+        "Typical size of the error on the validation split, lower is better. A curve still falling "
+        "at the end asks for more epochs.",
+        _parts("rmse", "val"),
+        lambda drawn: _draw_parts(drawn, "RMSE"),
         task="regression",
-        keys=_KEYS,
     ),
     Plot(
         "ece",
@@ -163,7 +163,7 @@ PLOTS = (
         "Calibration error",
         "Mean gap between confidence and accuracy on the validation split; 0 is perfect, 0.1 means "
         "that confidences are off by ten points.",
-        _train_and_val("ece"),
+        _parts("ece", "val"),
         _draw_ece,
         task="classification",
     ),
