@@ -23,7 +23,9 @@ PARTS = {"train": 4, "val": 2, "test": 3}
 def classes(**changes: Any) -> DataSet:
     parts: dict[str, Any] = {f"x_{part}": torch.zeros(n, 3) for part, n in PARTS.items()}
     parts |= {f"y_{part}": torch.arange(n) % 3 for part, n in PARTS.items()}
-    return DataSet(**({"name": "n", "task": "classification", "preparation": CLASSES} | parts | changes))
+    return DataSet(
+        **({"name": "n", "task": "classification", "preparation": CLASSES} | parts | changes)
+    )
 
 
 def values(**changes: Any) -> DataSet:

@@ -119,7 +119,10 @@ def test_caller_s_array_is_not_written() -> None:
 
 
 def test_json_round_trip() -> None:
-    for inputs in (ImageInput((1, 8, 8), 16.0), ImageInput((3, 2, 2), 255.0, (0.1,) * 3, (1 / 3,) * 3)):
+    for inputs in (
+        ImageInput((1, 8, 8), 16.0),
+        ImageInput((3, 2, 2), 255.0, (0.1,) * 3, (1 / 3,) * 3),
+    ):
         assert ImageInput.from_json(inputs.to_json()) == inputs
 
 

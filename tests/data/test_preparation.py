@@ -19,7 +19,9 @@ TABLE = Preparation(
     TableInput((Column("a", "float", 0.1, 1 / 3), Column("b", "str", categories=("x", "y")))),
     ValueTarget("price", (10.0,), (4.0,), vector=False),
 )
-IMAGES = Preparation(ImageInput((1, 2, 2), 255.0, (0.3,), (0.7,)), ClassTarget("y", ("0", "1"), ("no", "yes")))
+IMAGES = Preparation(
+    ImageInput((1, 2, 2), 255.0, (0.3,), (0.7,)), ClassTarget("y", ("0", "1"), ("no", "yes"))
+)
 
 
 @pytest.mark.parametrize("preparation", [TABLE, IMAGES])
@@ -35,7 +37,12 @@ def test_round_trip_prepares_bit_for_bit() -> None:
 
 
 def test_what_it_knows() -> None:
-    assert (TABLE.kind, TABLE.task, TABLE.input_shape, TABLE.output_size) == ("table", "regression", (3,), 1)
+    assert (TABLE.kind, TABLE.task, TABLE.input_shape, TABLE.output_size) == (
+        "table",
+        "regression",
+        (3,),
+        1,
+    )
     assert (IMAGES.kind, IMAGES.task, IMAGES.input_shape, IMAGES.output_size) == (
         *("image", "classification"),
         (1, 2, 2),
@@ -88,7 +95,12 @@ def test_images_refuse_a_table_and_take_a_tensor() -> None:
 def test_classes_of_a_small_training_part_stay_complete() -> None:
     y = np.array([0, 1, 2, 2])
     fitted = fit_preparation(
-        np.zeros((4, 2)), y, train=np.array([0, 1]), labelled=np.arange(3), task="classification", target="y"
+        np.zeros((4, 2)),
+        y,
+        train=np.array([0, 1]),
+        labelled=np.arange(3),
+        task="classification",
+        target="y",
     )
     assert fitted.label_names == ["0", "1", "2"]
     assert fitted.prepare(np.zeros((1, 2))).shape == (1, 2)

@@ -44,14 +44,18 @@ def test_order_is_free_and_the_target_is_ignored() -> None:
 
 
 def test_text_cells_of_a_csv_give_the_same() -> None:
-    text = {name: np.array([str(v) for v in values], dtype=object) for name, values in COLUMNS.items()}
+    text = {
+        name: np.array([str(v) for v in values], dtype=object) for name, values in COLUMNS.items()
+    }
     assert torch.equal(fitted().prepare(text, "y"), fitted().prepare(COLUMNS, "y"))
 
 
 def test_array_in_the_order_of_training() -> None:
     inputs = TableInput.fit({"a": np.arange(4.0), "b": np.arange(4.0) ** 2}, TRAIN)
     array = np.stack([np.arange(4.0), np.arange(4.0) ** 2], axis=1)
-    assert torch.equal(inputs.prepare(array, "y"), inputs.prepare({"a": array[:, 0], "b": array[:, 1]}, "y"))
+    assert torch.equal(
+        inputs.prepare(array, "y"), inputs.prepare({"a": array[:, 0], "b": array[:, 1]}, "y")
+    )
     for wrong in (array[:, :1], array[0], np.zeros((4, 3))):
         with pytest.raises(InvalidData, match=r"must be \[N, 2\].*a, b"):
             inputs.prepare(wrong, "y")
@@ -94,13 +98,13 @@ def test_too_large_for_float32() -> None:
     inputs = TableInput.fit({"c": np.array([0.0, 1.0])}, np.array([0, 1]))
     with pytest.raises(InvalidData, match=r"column 'c', row 1 = 1e\+300: is too large"):
         inputs.prepare({"c": np.array([0.0, 1e300])}, "y")
-    with pytest.raises(InvalidData, match="column 'c'.*huge values"):
+    with pytest.raises(InvalidData, match=r"column 'c'.*huge values"):
         TableInput.fit({"c": np.array([1e308, -1e308])}, np.array([0, 1]))
 
 
 def test_an_identifier_is_no_category() -> None:
     names = np.array([f"name{i}" for i in range(MAX_CATEGORIES + 1)], dtype=object)
-    with pytest.raises(InvalidData, match="column 'who'.*remove the column"):
+    with pytest.raises(InvalidData, match=r"column 'who'.*remove the column"):
         TableInput.fit({"who": names}, np.arange(10))
 
 

@@ -43,7 +43,7 @@ def test_decimal_commas_are_refused_by_name() -> None:
 
 
 def test_foreign_dtype_is_refused() -> None:
-    with pytest.raises(InvalidData, match="column 'when'.*datetime64"):
+    with pytest.raises(InvalidData, match=r"column 'when'.*datetime64"):
         kind_of("when", np.array(["2020-01-01"], dtype="datetime64[D]"))
 
 

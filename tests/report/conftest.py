@@ -181,6 +181,18 @@ def write_run(
     return folder
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of finished runs that no test changes: ssvi-s0, ssvi-s1, dense, sgd and table."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_run(folder / "ssvi-s0", "ssvi", 0)
+    write_run(folder / "ssvi-s1", "ssvi", 1)
+    write_run(folder / "dense", "dense_vi")
+    write_run(folder / "sgd", "sgd")
+    write_run(folder / "table", regression=True)
+    return folder
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     """Writes a run folder of a given name below tmp_path; arguments of ``write_run``."""

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
+from train.bits import same
 
 from gossamer.errors import InvalidValue
 from gossamer.train.codec import decode, encode
@@ -35,26 +36,6 @@ def through_bytes(state: object) -> Any:
     """The whole way: encode, write both files' contents, read them, decode."""
     tensors, tree = encode(state)
     return decode(load(save(tensors)), json.loads(json.dumps(tree, allow_nan=False)))
-
-
-def same(a: object, b: object) -> bool:
-    """Equal in type, order of keys and every bit; NaN equals NaN and -0.0 differs from 0.0."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, torch.Tensor):
-        assert isinstance(b, torch.Tensor)
-        return (a.dtype, a.shape, bits(a)) == (b.dtype, b.shape, bits(b))
-    if isinstance(a, dict):
-        assert isinstance(b, dict)
-        return same(list(a), list(b)) and same(list(a.values()), list(b.values()))
-    if isinstance(a, (list, tuple)):
-        assert isinstance(b, (list, tuple))
-        return len(a) == len(b) and all(same(v, w) for v, w in zip(a, b, strict=True))
-    return a.hex() == b.hex() if isinstance(a, float) else a == b  # type: ignore[attr-defined]
-
-
-def bits(tensor: torch.Tensor) -> list[int]:
-    return list(tensor.contiguous().view(-1).view(torch.uint8).tolist())
 
 
 def random_tensor(shape: list[int], dtype: torch.dtype, seed: int) -> torch.Tensor:

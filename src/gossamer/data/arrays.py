@@ -26,11 +26,15 @@ def read_npz(path: Path) -> Arrays:
     if not path.is_file():
         raise InvalidData("file", str(path), "does not exist", "check the path")
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise InvalidData(str(path), None, "holds one array, not named ones", "use numpy.savez")
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        # The file is opened here, because numpy leaves it open where the archive is damaged.
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise InvalidData(
+                    str(path), None, "holds one array, not named ones", "use numpy.savez"
+                )
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
     except InvalidData:
         raise
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:

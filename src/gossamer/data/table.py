@@ -63,41 +63,48 @@ def read_table(path: Path, *, target: str | None, task: Task | None) -> RawData:
 
 
 def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
+    line = 1
     try:
         # utf-8-sig also takes the byte-order mark that spreadsheets write.
         with path.open(encoding="utf-8-sig", newline="") as file:
             delimiter = _delimiter(file.readline())
             file.seek(0)
             reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
-            header = [cell.strip() for cell in next(reader, [])]
-            if header and all(map(_is_number, header)):
-                raise InvalidData(
-                    f"{path.name}, line 1",
-                    ", ".join(header),
-                    "holds numbers, not names",
-                    "add a line with column names",
-                )
-            _check_names(path, header)
+            names = [cell.strip() for cell in next(reader, [])]
+            _check_names(path, names)
             rows: list[list[str]] = []
             for row in reader:
-                if not any(cell.strip() for cell in row) and len(row) != len(header):
-                    continue
-                if len(row) != len(header):
-                    raise InvalidData(
-                        f"{path.name}, line {reader.line_num}",
-                        f"{len(row)} cells",
-                        f"must have {len(header)} as the first line",
-                        "correct the line; quote cells that hold the delimiter",
-                    )
-                rows.append([cell.strip() for cell in row])
+                line = reader.line_num
+                if any(row) or len(row) == len(names):
+                    rows.append(_checked_row(path, line, row, len(names)))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidData(str(path), str(error), "is not a readable .csv file in UTF-8") from error
+        raise InvalidData(
+            f"{path.name}, after line {line}", str(error), "is not a readable .csv file in UTF-8"
+        ) from error
     if not rows:
         raise InvalidData(str(path), None, "holds no row of data", "add rows below the names")
+    if all(map(_is_number, names)):
+        raise InvalidData(
+            f"{path.name}, line 1",
+            ", ".join(names),
+            "holds numbers, not names",
+            "add a line with column names",
+        )
     return {
         name: np.array(cells, dtype=object)
-        for name, cells in zip(header, zip(*rows, strict=True), strict=True)
+        for name, cells in zip(names, zip(*rows, strict=True), strict=True)
     }
+
+
+def _checked_row(path: Path, line: int, row: list[str], width: int) -> list[str]:
+    if len(row) != width:
+        raise InvalidData(
+            f"{path.name}, line {line}",
+            f"{len(row)} cells",
+            f"must have {width} as the first line",
+            "correct the line; quote cells that hold the delimiter",
+        )
+    return [cell.strip() for cell in row]
 
 
 def _delimiter(line: str) -> str:

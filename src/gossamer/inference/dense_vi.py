@@ -25,6 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "optimizer": "sgd",
         "lr": 0.01,
+        "std_lr": 0.01,
         "momentum": 0.9,
         "weight_decay": 5e-4,
         "decay_biases": True,

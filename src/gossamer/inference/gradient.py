@@ -40,7 +40,7 @@ class OptimizerConfig:
     """
 
     optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = 1e-3
+    lr: float = 2e-3
     std_lr: float | None = None
     lr_schedule: Literal["cosine", "constant"] = "cosine"
     momentum: float = 0.9

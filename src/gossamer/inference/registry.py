@@ -70,7 +70,9 @@ def resolve_config(name: str, preset: str = "default", **settings: Any) -> Any:
     for key in settings:
         if key not in known:
             raise UnknownName(f"setting of {name}", key, known)
-    return entry.config(**{**entry.presets[preset], **settings})
+    # A pair that went through JSON comes back as a list.
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    return entry.config(**{**entry.presets[preset], **values})
 
 
 def build(

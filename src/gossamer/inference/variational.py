@@ -19,7 +19,7 @@ from gossamer.nn.prior import PosteriorStd, PriorStd
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalConfig(OptimizerConfig):
-    """Settings of prior, posterior and KL; the optimiser's are inherited.
+    """Settings of prior, posterior and KL; the optimiser's are inherited. See docs/defaults.md.
 
     Attributes:
         prior_std: ``"scaled"`` or a number.
@@ -32,10 +32,11 @@ class VariationalConfig(OptimizerConfig):
         backend: Engine of the layers.
     """
 
+    std_lr: float | None = 1e-2
     prior_std: PriorStd = "scaled"
     posterior_std: PosteriorStd = "scaled"
     initial_mean_std: float | None = None
-    kl_weight: float = 0.1
+    kl_weight: float = 0.01
     kl_warmup: float = 0.5
     temperature: float = 1.0
     backend: str = "masked"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from gossamer.ops.growth import Growth, probe
@@ -67,11 +69,7 @@ class MaskedBackend:
         x = _pad(x, layout)
         centre = _apply(x, _dense(mean, indices, layout, growth), layout, bias)
         spread = _variance(x, variance, indices, layout)
-        # Where the variance is 0 (an empty row, a dead input) y is the mean and the gradient to the
-        # variance is 0, not 0/0.
-        positive = spread > 0
-        std = torch.where(positive, spread, 1.0).sqrt() * positive
-        return (centre + std * normal(seed, spread)).to(centre.dtype)
+        return _add_noise(centre, spread, normal(seed, spread))
 
     def moments(
         self,
@@ -86,6 +84,34 @@ class MaskedBackend:
         x = _pad(x, layout)
         centre = _apply(x, _dense(mean, indices, layout, None), layout, bias)
         return centre, _variance(x, variance, indices, layout)
+
+
+class _Noisy(torch.autograd.Function):
+    """centre + sqrt(variance) ⊙ noise in two passes over the output, three on the way back.
+
+    Where the variance is 0 (an empty row, a dead input) the output is the centre and the gradient
+    to the variance is 0, where autograd would give 0/0. No epsilon is added under the root.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, centre: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        # A convolution algorithm may return -1e-12 for a sum of squares.
+        std = variance.clamp(min=0.0).sqrt_()
+        ctx.save_for_backward(std, noise)
+        return torch.addcmul(centre, std, noise)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        std, noise = ctx.saved_tensors
+        slope = torch.where(std > 0.0, noise / (2.0 * std), 0.0)
+        return gradient, slope.mul_(gradient), None
+
+
+def _add_noise(centre: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+    """Eq. (4), in the dtype of the variance, returned in that of the centre."""
+    out: Tensor = _Noisy.apply(centre.to(variance.dtype), variance, noise)
+    return out.to(centre.dtype)
 
 
 def _variance(x: Tensor, variance: Tensor, indices: Tensor | None, layout: Layout) -> Tensor:

@@ -239,8 +239,12 @@ def _difference(
     tables = [_settings(run) for run in rivals]
     mine = _settings(group[0])
     keys = [key for key in mine if any(table.get(key) != mine[key] for table in tables)]
-    told = ", ".join(f"{key.rpartition('.')[2]}={mine[key]}" for key in keys)
+    told = ", ".join(f"{key.rpartition('.')[2]}={_word(mine[key])}" for key in keys)
     return f" · {told or group[0].name}"
+
+
+def _word(value: object) -> str:
+    return "none" if value is None else str(value)
 
 
 def _finite(value: float | None) -> float | None:

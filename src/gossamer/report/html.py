@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def write_report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[
         temporary.write_text(page, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         rule = f"could not be written ({error.strerror})"
         raise InvalidValue("out", str(path), rule, "choose another place") from error
     return path

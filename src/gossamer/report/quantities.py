@@ -99,4 +99,5 @@ def _format_bytes(value: float) -> str:
         if value < 1000 or unit == "GB":
             break
         value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+    decimals = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{decimals}f} {unit}"

@@ -40,7 +40,7 @@ def facts(runs: Sequence[RunResult]) -> str:
     """The few settings and versions a reader asks for first; all values where runs differ."""
     items = []
     for words, source, key in _FACTS:
-        tables = [run.config if source == "config" else run.environment for run in runs]
+        tables = [getattr(run, source) for run in runs]
         values = dict.fromkeys(_value(table[key]) for table in tables if table.get(key) is not None)
         if values:
             items.append(f"<div><dt>{words}</dt><dd>{', '.join(values)}</dd></div>")

@@ -37,16 +37,18 @@ class RunConfig:
         data_dir: Where data sets lie that are not embedded.
         target: The column to predict, for a table.
         task: ``"classification"`` or ``"regression"``; ``None`` lets the data decide.
+        split: Which of the standard splits, for a data set that brings several.
         model: A name of :mod:`gossamer.models`.
         model_options: Arguments of the model.
         method: A name of the registry of methods.
         method_options: Settings of the method, ``sparsity`` among them.
         likelihood: ``None`` takes categorical for classes and gaussian for numbers.
+        likelihood_options: Arguments of the likelihood, e.g. ``noise_std`` of gaussian.
         epochs: Passes over the training split.
         batch_size: Examples per step.
         lr: Learning rate; ``None`` takes the method's own.
         seed: Of everything: split, initial weights, support, data order, noise.
-        preset: A named set of the method's settings (``"paper"``); ``None`` takes the defaults.
+        preset: A named set of the method's settings: ``"default"``, ``"paper"``.
         backend: How the sparse products are computed.
         limit_train: Use only so many training examples.
         validation_fraction: Share of the training examples kept for validation.
@@ -64,16 +66,18 @@ class RunConfig:
     task: str | None = field(
         default=None, metadata=_by(Choice("classification", "regression", optional=True))
     )
+    split: int = field(default=0, metadata=_by(Integer(low=0)))
     model: str = field(default="mlp", metadata=_by(Text()))
     model_options: dict[str, Any] = field(default_factory=dict, metadata=_by(Options()))
     method: str = field(default="ssvi", metadata=_by(Text()))
     method_options: dict[str, Any] = field(default_factory=dict, metadata=_by(Options()))
     likelihood: str | None = field(default=None, metadata=_by(Text(optional=True)))
+    likelihood_options: dict[str, Any] = field(default_factory=dict, metadata=_by(Options()))
     epochs: int = field(default=60, metadata=_by(Integer(low=1)))
     batch_size: int = field(default=64, metadata=_by(Integer(low=1)))
     lr: float | None = field(default=None, metadata=_by(Number(low=0.0, optional=True)))
     seed: int = field(default=0, metadata=_by(Integer(low=0, high=2**63 - 1)))
-    preset: str | None = field(default=None, metadata=_by(Text(optional=True)))
+    preset: str = field(default="default", metadata=_by(Text()))
     backend: str = field(default="masked", metadata=_by(Text()))
     limit_train: int | None = field(default=None, metadata=_by(Integer(low=1, optional=True)))
     validation_fraction: float = field(default=0.1, metadata=_by(Number(low=0.0, high=1.0)))

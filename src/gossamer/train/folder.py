@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,26 +26,12 @@ import torch
 
 from gossamer.data import Preparation
 from gossamer.errors import CheckpointError, GossamerError
+from gossamer.train.assembly import Facts
 from gossamer.train.atomic import TEMPORARY, not_written, read_json, write_json
 from gossamer.train.config import RunConfig
 
 _BEFORE_CONFIG = {"lock", "environment.json", "preparation.json"}
-"""What a run that was killed in its first moment may have left; config.json is written after these."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the data and the settings together decided; enough to rebuild the method without data.
-
-    Attributes:
-        num_data: Training examples.
-        steps_per_epoch: Batches per epoch.
-        data_sha256: Digest of the training and validation tensors.
-    """
-
-    num_data: int
-    steps_per_epoch: int
-    data_sha256: str
+"""What a run killed in its first moment may have left: config.json is written after these."""
 
 
 class RunFolder:

@@ -1,0 +1,89 @@
+"""``gossamer``: the commands, and what becomes of errors.
+
+Exit codes: 0 done, 1 a check of ``reproduce --strict`` failed, 2 an error, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import gossamer
+from gossamer.cli import data, evaluate, methods, predict, report, reproduce, train
+from gossamer.cli.output import Output
+from gossamer.cli.parser import Parser
+from gossamer.errors import GossamerError
+
+ERROR, INTERRUPTED = 2, 130
+
+_COMMANDS = (train, evaluate, predict, report, data, methods, reproduce)
+
+_EXAMPLES = """\
+examples:
+  gossamer train --data digits --model mlp --method ssvi --sparsity 0.95
+  gossamer train --data houses.csv --target price --out runs/houses
+  gossamer predict runs/houses new.csv --out answers.csv
+  gossamer compare runs/*
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The words after ``gossamer``; those of the process unless told.
+
+    Returns:
+        The exit code. An error is one line on stderr; ``GOSSAMER_DEBUG=1`` lets it through with its
+        traceback.
+    """
+    try:
+        args = _parser().parse_args(argv)
+        code: int = args.run(args, Output(as_json=args.json))
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # --help and --version have printed what they had to say
+        return int(stop.code or 0)
+    except KeyboardInterrupt as stop:
+        _tell(f"interrupted; {stop}" if str(stop) else "interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; what is still buffered must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR
+    except Exception as error:
+        if os.environ.get("GOSSAMER_DEBUG") == "1":
+            raise
+        _tell(f"error: {_one_line(error)}")
+        return ERROR
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gossamer",
+        description="Bayesian neural networks that are sparse all the way through training.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gossamer {gossamer.__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for command in _COMMANDS:
+        command.add(subparsers)
+    return parser
+
+
+def _tell(text: str) -> None:
+    print(f"gossamer: {text}", file=sys.stderr, flush=True)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, GossamerError):
+        return str(error)
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return f"{place}{error.strerror or error}"
+    said = " ".join(str(error).split())
+    kind = type(error).__name__
+    return f"{kind}: {said}; this is a bug: GOSSAMER_DEBUG=1 shows where"

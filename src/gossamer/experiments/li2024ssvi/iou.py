@@ -1,0 +1,141 @@
+"""Which weights the criteria would remove: IoU of removed sets along a run (Fig. 5, Tables 5-7).
+
+Every matrix is computed twice, exactly and with the formulas as printed in float32, because the
+paper finds that criteria 2 and 4 part during training, which is impossible (docs/criteria.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.core.iou import iou, removed_set
+from gossamer.core.printed import PRINTED
+from gossamer.core.removal import REMOVAL, Criterion
+from gossamer.data import batches
+from gossamer.errors import InvalidValue
+from gossamer.inference.gradient import GradientMethod
+from gossamer.inference.subspace import Subspace
+from gossamer.train import RunConfig
+from gossamer.train.assembly import assemble
+
+AVERAGED = ("mean_abs", "snr", "e_abs", "snr_abs", "e_exp")
+"""The five criteria whose ten pairs Fig. 5 averages."""
+
+Matrix = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class SwapIoU:
+    """IoU of the removed sets at one swap.
+
+    Attributes:
+        step: Optimiser steps done.
+        fraction: r_t.
+        exact: ``exact[a][b]`` for all pairs of criteria, accurate scores.
+        printed: The same with the printed formulas in float32.
+    """
+
+    step: int
+    fraction: float
+    exact: Matrix
+    printed: Matrix
+
+    def average(self, kind: str) -> float:
+        """Mean over the ten pairs of ``AVERAGED``: a point of Fig. 5."""
+        matrix = self.exact if kind == "exact" else self.printed
+        pairs = list(combinations(AVERAGED, 2))
+        return sum(matrix[a][b] for a, b in pairs) / len(pairs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "step": self.step,
+            "fraction": self.fraction,
+            "average_exact": self.average("exact"),
+            "average_printed": self.average("printed"),
+            "exact": self.exact,
+            "printed": self.printed,
+        }
+
+
+def pooled_matrix(
+    layers: list[tuple[Tensor, Tensor]], fraction: float, table: Mapping[str, Criterion]
+) -> Matrix:
+    """IoU of the sets that each pair of criteria removes, layer by layer, pooled over the model.
+
+    Args:
+        layers: ``(mean, std)`` of each layer, vectors over its support.
+        fraction: Share of each layer's weights that leaves.
+        table: Criteria by name.
+    """
+    removed: dict[str, Tensor] = {}
+    for name, score in table.items():
+        sets, first = [], 0
+        for mean, std in layers:
+            sets.append(first + removed_set(score(mean, std), int(fraction * mean.numel())))
+            first += mean.numel()
+        removed[name] = torch.cat(sets)
+    return {a: {b: iou(removed[a], removed[b]) for b in removed} for a in removed}
+
+
+def iou_along_run(config: RunConfig, notice: Callable[[str], None] | None = None) -> list[SwapIoU]:
+    """Train an SSVI run and compare the criteria at every swap, on the very numbers it ranks.
+
+    Args:
+        config: A run of a method that swaps by removal scores.
+        notice: Called with a line of progress per epoch.
+    """
+    torch.manual_seed(config.seed)
+    assembly = assemble(config)
+    method = assembly.method
+    if not isinstance(method, GradientMethod) or method.subspace is None:
+        raise InvalidValue("method", config.method, "has no support to swap", "use ssvi")
+    seen = _listen(method.subspace)
+    generator = torch.Generator().manual_seed(config.seed)
+    found = []
+    for epoch in range(config.epochs):
+        data = assembly.dataset
+        for batch in batches(data.x_train, data.y_train, config.batch_size, generator):
+            seen.clear()
+            swap = method.step(batch).swap
+            if swap is not None:
+                found.append(
+                    SwapIoU(
+                        swap.step,
+                        swap.fraction,
+                        pooled_matrix(seen, swap.fraction, REMOVAL),
+                        pooled_matrix(seen, swap.fraction, PRINTED),
+                    )
+                )
+        if notice is not None:
+            notice(f"epoch {epoch + 1}/{config.epochs}: {len(found)} swaps compared")
+    return found
+
+
+def stages(found: list[SwapIoU]) -> dict[str, SwapIoU]:
+    """The swaps at the beginning, in the middle and at the end, as Tables 5, 6 and 7 show them.
+
+    The last swap with at least one removed weight counts as the end.
+    """
+    if not found:
+        raise InvalidValue("swaps", 0, "the run never swapped", "train longer")
+    return {"beginning": found[0], "middle": found[len(found) // 2], "end": found[-1]}
+
+
+def _listen(subspace: Subspace) -> list[tuple[Tensor, Tensor]]:
+    """A list that receives every (mean, std) that the subspace scores."""
+    seen: list[tuple[Tensor, Tensor]] = []
+    score = subspace.removal_score
+
+    def listening(mean: Tensor, std: Tensor) -> Tensor:
+        seen.append((mean.clone(), std.clone()))
+        return score(mean, std)
+
+    subspace.removal_score = listening
+    return seen

@@ -1,0 +1,207 @@
+"""Metrics and curves of a method on a part of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.data import DataSet, Preparation
+from gossamer.errors import UnknownName
+from gossamer.inference import Method
+from gossamer.metrics import (
+    ClassificationMetrics,
+    RegressionMetrics,
+    accuracy,
+    ece,
+    gaussian_mixture_coverage,
+    gaussian_mixture_nll,
+    nll,
+    ood_metrics,
+    reliability_curve,
+    rmse,
+    selective_curve,
+)
+from gossamer.nn import BayesianLayer, Noise, summary, weight_groups
+from gossamer.predict import ClassPrediction, Prediction, RealPrediction, predict
+
+_HISTOGRAM_BINS = 40
+_CURVE_POINTS = 200
+_LEVELS = [round(0.05 * i, 2) for i in range(1, 20)]
+
+Metrics = dict[str, float | int | None]
+Curves = dict[str, Any]
+
+
+def evaluate(
+    method: Method,
+    dataset: DataSet,
+    *,
+    part: Literal["test", "val"] = "test",
+    num_samples: int = 5,
+    noise: str = "weight",
+    seed: int = 0,
+    ood: Mapping[str, Tensor] | None = None,
+) -> tuple[Metrics, Curves]:
+    """All metrics of a method, and the arrays that a report draws.
+
+    Args:
+        method: A trained method.
+        dataset: Data prepared as in training.
+        part: Which part: ``"test"`` or ``"val"``.
+        num_samples: Posterior samples per prediction.
+        noise: ``"weight"``, ``"local"``, or ``"both"``: then the metrics under weight noise carry
+            the plain keys and those under local noise end in ``_local``. Curves are of the first.
+        seed: Of the prediction's noise.
+        ood: Out-of-distribution inputs by name. The figures of the first carry the plain keys
+            ``auroc``, ``aupr``, ``fpr95``; those of the others end in ``_`` and the name.
+
+    Returns:
+        Metrics by their JSON keys, regression in original units; and curves by name.
+    """
+    if noise not in ("weight", "local", "both"):
+        raise UnknownName("noise", noise, ("weight", "local", "both"))
+    if part not in ("test", "val"):
+        raise UnknownName("part", part, ("test", "val"))
+    x = dataset.x_test if part == "test" else dataset.x_val
+    y = dataset.y_test if part == "test" else dataset.y_val
+    modes: tuple[Noise, ...] = ("weight", "local") if noise == "both" else (noise,)  # type: ignore[assignment]
+    metrics: Metrics = {}
+    curves: Curves = {}
+    for place, mode in enumerate(modes):
+        suffix = "" if place == 0 else f"_{mode}"
+        prediction = _predict(method, x, num_samples, mode, seed)
+        outside = {
+            name: _uncertainty(_predict(method, inputs, num_samples, mode, seed))
+            for name, inputs in (ood or {}).items()
+        }
+        found = {
+            **_scores(prediction, y, dataset.preparation),
+            **_ood_scores(_uncertainty(prediction), outside),
+        }
+        metrics.update({key + suffix: value for key, value in found.items()})
+        if place == 0:
+            curves = _curves(prediction, y, dataset.preparation, outside)
+    total = summary(method.model)
+    metrics.update(nnz=total.nnz, sparsity=total.sparsity)
+    curves.update(_weight_curves(method))
+    return metrics, curves
+
+
+def validate(method: Method, dataset: DataSet, *, num_samples: int, seed: int) -> Metrics:
+    """The few figures of the validation part that are followed during training."""
+    prediction = _predict(method, dataset.x_val, num_samples, "weight", seed)
+    if isinstance(prediction, ClassPrediction):
+        probs, y = prediction.probs, dataset.y_val
+        return {"accuracy": accuracy(probs, y), "nll": nll(probs, y), "ece": ece(probs, y)}
+    means, stds, target = _original(prediction, dataset.y_val, dataset.preparation)
+    return {
+        "rmse": rmse(means.mean(0), target),
+        "nll": gaussian_mixture_nll(means, stds, target),
+    }
+
+
+def _predict(method: Method, x: Tensor, num_samples: int, noise: Noise, seed: int) -> Prediction:
+    return predict(method, x, num_samples, noise=noise, seed=seed, keep_samples=False)
+
+
+def _scores(prediction: Prediction, y: Tensor, preparation: Preparation) -> dict[str, float]:
+    if isinstance(prediction, ClassPrediction):
+        classes = ClassificationMetrics()
+        classes.update(prediction.probs, y)
+        return classes.compute()
+    real = RegressionMetrics()
+    real.update(*_original(prediction, y, preparation))
+    return real.compute()
+
+
+def _original(
+    prediction: RealPrediction, y: Tensor, preparation: Preparation
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Means and stds of the mixture and the target, in original units and float64."""
+    return (
+        preparation.target_to_original(prediction.samples.double()),
+        preparation.scale_to_original(prediction.noise.double()),
+        preparation.target_to_original(y.double()),
+    )
+
+
+def _uncertainty(prediction: Prediction) -> Tensor:
+    """The score by which an input is called out of distribution: entropy, or the predicted std."""
+    if isinstance(prediction, ClassPrediction):
+        return prediction.entropy
+    return prediction.std.flatten(1).mean(1) if prediction.std.dim() > 1 else prediction.std
+
+
+def _ood_scores(inside: Tensor, outside: Mapping[str, Tensor]) -> dict[str, float]:
+    scores: dict[str, float] = {}
+    for place, (name, values) in enumerate(outside.items()):
+        suffix = "" if place == 0 else f"_{name}"
+        scores.update({k + suffix: v for k, v in ood_metrics(inside, values).items()})
+    return scores
+
+
+def _curves(
+    prediction: Prediction, y: Tensor, preparation: Preparation, outside: Mapping[str, Tensor]
+) -> Curves:
+    if isinstance(prediction, RealPrediction):
+        means, stds, target = _original(prediction, y, preparation)
+        observed = [gaussian_mixture_coverage(means, stds, target, level) for level in _LEVELS]
+        return {"intervals": {"nominal": _LEVELS, "observed": observed}}
+    correct = prediction.label == y
+    selective = selective_curve(prediction.confidence, correct)
+    places = torch.linspace(0, len(y) - 1, min(_CURVE_POINTS, len(y))).round().long()
+    edges = torch.linspace(
+        0.0, math.log(prediction.probs.shape[1]), _HISTOGRAM_BINS + 1, dtype=torch.float64
+    )
+    first = next(iter(outside.values()), None)
+    return {
+        "reliability": reliability_curve(prediction.probs, y).to_json(),
+        "entropy": {
+            "edges": edges.tolist(),
+            "right": _counts(prediction.entropy[correct], edges),
+            "wrong": _counts(prediction.entropy[~correct], edges),
+            "ood": None if first is None else _counts(first, edges),
+        },
+        "selective": {
+            "coverage": selective.coverage[places].tolist(),
+            "accuracy": selective.accuracy[places].tolist(),
+        },
+    }
+
+
+def _weight_curves(method: Method) -> Curves:
+    layers = [
+        {"name": r.name, "shape": list(r.shape), "nnz": r.nnz, "sparsity": r.sparsity}
+        for r in summary(method.model).rows
+    ]
+    firsts = [group.first for group in weight_groups(method.model)]
+    if not firsts:
+        return {"layers": layers}
+    means = torch.cat([layer.leading().detach().double().flatten() for layer in firsts])
+    weights = {"mean_hist": _histogram(means)}
+    stds = [
+        layer.weight_std.detach().double().flatten()
+        for layer in firsts
+        if isinstance(layer, BayesianLayer)
+    ]
+    if stds:
+        weights["std_hist"] = _histogram(torch.cat(stds))
+    return {"layers": layers, "weights": weights}
+
+
+def _histogram(values: Tensor) -> dict[str, list[float] | list[int]]:
+    low, high = float(values.min()), float(values.max())
+    if low == high:  # a histogram needs a width
+        low, high = low - 0.5, high + 0.5
+    edges = torch.linspace(low, high, _HISTOGRAM_BINS + 1, dtype=torch.float64)
+    return {"edges": edges.tolist(), "counts": _counts(values, edges)}
+
+
+def _counts(values: Tensor, edges: Tensor) -> list[int]:
+    """Values per bin; what rounding puts beyond the outer edges belongs to the outer bins."""
+    bins = torch.bucketize(values.double(), edges[1:-1])
+    return [int(count) for count in torch.bincount(bins, minlength=len(edges) - 1)]
