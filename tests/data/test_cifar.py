@@ -169,6 +169,7 @@ def test_a_malicious_batch_runs_nothing(tmp_path: Path) -> None:
         ),
         ("data_batch_2", b"\x80\x04", "is damaged"),
     ],
+    ids=["no data", "few labels", "text label", "large label", "truncated"],
 )
 def test_faults_of_python_batches(tmp_path: Path, name: str, content: bytes, said: str) -> None:
     unpacked(tmp_path / "cifar-10-batches-py", python10(binary10()) | {name: content})

@@ -76,6 +76,7 @@ def test_one_set_is_out_of_distribution_for_the_other(tmp_path: Path) -> None:
         (gzip.compress(idx(np.zeros(100, dtype=np.uint8)))[:-12], "damaged gzip"),
         (b"\x1f\x8b" + b"x" * 20, "damaged gzip"),
     ],
+    ids=["empty", "type", "header", "no axis", "short", "long", "short gzip", "no gzip"],
 )
 def test_damaged_files(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "f"

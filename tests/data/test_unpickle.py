@@ -72,6 +72,7 @@ def test_python3_batch(protocol: int) -> None:
         b"\x80\x04\x82\x01.",
         b"Pid\n.",
     ],
+    ids=lambda content: f"{len(content)} bytes",
 )
 def test_anything_else_is_refused_in_one_line(content: bytes) -> None:
     with pytest.raises(InvalidData, match="nothing in it was run") as caught:

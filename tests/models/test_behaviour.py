@@ -217,4 +217,5 @@ def test_vgg_depth_and_image_size_of_direct_calls():
         vgg(12)
     with pytest.raises(ValueError, match=r"image_size = .*one side or"):
         lenet(image_size=(1, 28, 28))  # type: ignore[arg-type]
+    assert lenet(image_size=28).fc1.in_features == 800
     assert lenet(image_size=(28, 36)).fc1.in_features == 50 * 4 * 6

@@ -115,6 +115,36 @@ def test_table_holds_every_column(runs):
     assert "diabetes" in table
 
 
+def at_terminal(rows, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_comparison(rows, console)
+    return console.file.getvalue().splitlines()
+
+
+def test_lines_stay_whole_in_a_file(runs):
+    rows = comparison(runs)
+    wide = [line.rstrip() for line in shown(rows, width=160).splitlines()[:-1]]
+    narrow = [line.rstrip() for line in shown(rows, width=40).splitlines()[:-1]]
+    assert narrow == wide
+    assert len(wide) == 1 + len(rows)
+
+
+def test_runs_become_columns_at_a_narrow_terminal(runs):
+    rows = comparison(runs)
+    assert at_terminal(rows, 160)[1].startswith("ssvi")
+    lines = at_terminal(rows, 60)
+    assert max(map(len, lines)) <= 60
+    assert lines[0].split() == ["run", "ssvi", "dense", "table"]
+    accuracy = next(line for line in lines if line.startswith("accuracy"))
+    assert accuracy.split() == ["accuracy", "↑", "0.9760", "±", "0.0042", "0.9700", "–"]
+
+
+def test_too_narrow_for_either_folds(runs):
+    lines = at_terminal(comparison(runs), 30)
+    assert max(map(len, lines)) <= 30
+    assert len(lines) > 5
+
+
 def test_columns_that_nobody_has_are_left_out(make_run):
     text = shown(comparison([make_run("run", regression=True)]))
     assert "accuracy" not in text
@@ -192,6 +222,10 @@ def test_numbers(key, value, text):
 def test_spread_and_prefixed_names():
     assert format_spread("seconds", 13.5, 0.58) == "13.5 ± 0.6 s"
     assert format_spread("nnz", 100.0, 0.0) == "100"
-    assert quantity("local.ece").label == "local ECE"
+    assert quantity("local.ece").label == "ECE (local)"
     assert quantity("local.ece").arrow == "↓"
+    assert quantity("adaptive_ece_local").label == "adaptive ECE (local)"
+    assert quantity("auroc_notmnist").label == "OOD AUROC (notmnist)"
+    assert quantity("auroc_notmnist").arrow == "↑"
+    assert quantity("ece2").label == "ece2"
     assert quantity("new.thing").label == "new.thing"

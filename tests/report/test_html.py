@@ -291,11 +291,14 @@ def test_odd_records(make_run, tmp_path):
         {"kind": "epoch", "epoch": 1, "train": None, "val": {"nll": None, "accuracy": 0.5}},
         {"kind": "swap", "step": 5, "fraction": None, "layers": {"a": {"nnz": 0, "added": 0}}},
         {"kind": "swap", "step": 9, "layers": {"a": {"nnz": 4, "added": 1}, "b": "x"}},
+        {"kind": "swap", "step": 12, "layers": {"_x": {"nnz": 4, "added": 1}, "": {"nnz": 2}}},
     ]
     (folder / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = page_of([folder], tmp_path / "out.html")
     assert page.cards["accuracy"]["figures"] == page.cards["turnover"]["figures"] == 1
     assert page.cards["turnover-total"]["figures"] == 1
+    for name in ("a", "b", "_x", "(root)"):
+        assert name in page.cards["turnover"]["text"]
     for key in ("nll", "kl", "ece", "swap-fraction"):
         assert page.cards[key]["figures"] == 0
 

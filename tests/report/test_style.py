@@ -8,6 +8,7 @@ import pytest
 
 import gossamer.report
 from gossamer.report.compare import Group
+from gossamer.report.figures import PLOTS
 from gossamer.report.plots import columns, histogram, numbers
 from gossamer.report.reader import RunResult
 from gossamer.report.style import panel_columns, panels, series_of, thin
@@ -70,6 +71,19 @@ def test_contrast_on_the_cards(theme):
     assert contrast("muted") > 4.5
     assert contrast("accent") > 4.5
     assert all(contrast(f"s{index}") > 2 for index in range(6))
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [([2000.0, 90.0, 4.0], "log"), ([2.0, 1.0, 0.5], "linear"), ([200.0, 1.0, -1.0], "linear")],
+)
+def test_values_over_decades_get_a_logarithmic_axis(values, scale):
+    epochs = [{"epoch": epoch, "val": {"nll": value}} for epoch, value in enumerate(values)]
+    run = RunResult("run", Path("run"), epochs=epochs)
+    plot = next(plot for plot in PLOTS if plot.key == "nll")
+    (series,) = series_of([Group("g", (run,))])
+    figure = plot.draw([(series, plot.read(run))])
+    assert figure.axes[0].get_yscale() == scale
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
-from train.bits import same
 
 from gossamer.errors import InvalidValue
 from gossamer.train.codec import decode, encode
+from train.bits import same
 
 DTYPES = [
     torch.uint8,

@@ -29,10 +29,10 @@ def test_it_is_released_by_an_exception(tmp_path: Path) -> None:
 
 
 HOLD = """
-import os, signal, sys
-from pathlib import Path
-from gossamer.train.lock import RunLock
-RunLock(Path(sys.argv[1])).__enter__()
+import fcntl, os, signal, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print(os.getpid(), file=file, flush=True)
 print("held", flush=True)
 sys.stdin.read()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -42,7 +42,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_another_process_is_refused_until_the_owner_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
+        [sys.executable, "-c", HOLD, str(tmp_path / "lock")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -54,7 +54,5 @@ def plain_table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     """
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
-        table.add_column(
-            heading, justify="right" if heading in right else "left", overflow="fold"
-        )
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     return table

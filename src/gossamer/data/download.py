@@ -170,6 +170,8 @@ def _open(url: str, path: Path) -> http.client.HTTPResponse:
 
 
 def _unreachable(url: str, path: Path, error: Exception) -> InvalidData:
+    if isinstance(error, urllib.error.HTTPError):
+        error.close()  # it is the response as well, and holds its connection
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     return InvalidData(
         url,

@@ -110,7 +110,7 @@ class _Noisy(torch.autograd.Function):
 
 def _add_noise(centre: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
     """Eq. (4), in the dtype of the variance, returned in that of the centre."""
-    out: Tensor = _Noisy.apply(centre.to(variance.dtype), variance, noise)
+    out: Tensor = _Noisy.apply(centre.to(variance.dtype), variance, noise)  # type: ignore[no-untyped-call]
     return out.to(centre.dtype)
 
 

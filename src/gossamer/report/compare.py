@@ -12,14 +12,12 @@ from json import dumps
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from gossamer.report.quantities import format_number, format_spread, quantity
+from gossamer.report.quantities import format_spread
 from gossamer.report.reader import RunResult, flatten, read_runs
 
 COLUMNS = ("accuracy", "rmse", "nll", "ece", "nnz", "checkpoint_bytes", "seconds")
-"""The metrics of the terminal table; one that no run has gets no column."""
+"""The metrics of the short tables; one that no run has gets no column."""
 
 # The seed is what a group varies; where the data lie is no setting of the experiment.
 _NOT_SETTINGS = ("seed", "data_dir")
@@ -151,34 +149,6 @@ def numeric_metrics(runs: Sequence[RunResult]) -> dict[str, list[float]]:
     return found
 
 
-def print_comparison(
-    rows: Sequence[ComparisonRow], console: Console, *, json: bool = False
-) -> None:
-    """Prints the rows as a table, or as JSON (a list of :meth:`ComparisonRow.to_json`)."""
-    if json:
-        text = dumps([row.to_json() for row in rows], indent=2, allow_nan=False)
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
-        return
-    columns = [key for key in COLUMNS if any(key in row.values for row in rows)]
-    table = Table(box=None, header_style="bold", pad_edge=False, caption=_caption(rows))
-    table.add_column("run", overflow="fold")
-    shown = [key for key in ("data", "model") if len({getattr(row, key) for row in rows}) > 1]
-    for key in ("method", *shown):
-        table.add_column(key, overflow="fold")
-    table.add_column("sparsity", justify="right")
-    table.add_column("seeds", justify="right", overflow="fold")
-    for key in columns:
-        heading = f"{quantity(key).label} {quantity(key).arrow}".strip()
-        table.add_column(heading, justify="right", overflow="fold")
-    for row in rows:
-        names = [getattr(row, key) or "–" for key in ("method", *shown)]
-        sparsity = "–" if row.sparsity is None else format_number("sparsity", row.sparsity)
-        seeds = ", ".join("–" if seed is None else str(seed) for seed in row.seeds)
-        cells = [format_cell(row, key) for key in columns]
-        table.add_row(row.name, *names, sparsity, seeds, *cells)
-    console.print(table, markup=False)
-
-
 def format_cell(row: ComparisonRow, key: str) -> str:
     """One metric of a row; the number of runs is told where some of them lack it."""
     value = row.values.get(key)
@@ -186,11 +156,6 @@ def format_cell(row: ComparisonRow, key: str) -> str:
         return "–"
     text = format_spread(key, value.mean, value.standard_error)
     return text if value.n == row.n else f"{text} (n={value.n})"
-
-
-def _caption(rows: Sequence[ComparisonRow]) -> str | None:
-    repeated = any(row.n > 1 for row in rows)
-    return "mean ± standard error over the seeds; ↑ higher, ↓ lower is better" if repeated else None
 
 
 def _row(group: Group) -> ComparisonRow:

@@ -7,7 +7,7 @@ under its own name.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,17 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 def quantity(key: str) -> Quantity:
-    """Returns how a metric is shown; of ``local.ece``, the row of ``ece`` with the prefix named."""
+    """Returns how a metric is shown.
+
+    A variant such as ``ece_local``, ``auroc_notmnist`` or ``local.ece`` takes the row of the metric
+    it is one of, with the rest of its key in brackets.
+    """
     if key in QUANTITIES:
         return QUANTITIES[key]
-    prefix, _, last = key.rpartition(".")
-    known = QUANTITIES.get(last)
-    if prefix and known is not None:
-        return Quantity(f"{prefix} {known.label}", known.meaning, known.better, known.form)
+    for base in sorted(QUANTITIES, key=len, reverse=True):
+        rest = key.removeprefix(f"{base}_").removesuffix(f".{base}")
+        if rest != key:
+            return replace(QUANTITIES[base], label=f"{QUANTITIES[base].label} ({rest})")
     return Quantity(key)
 
 

@@ -157,8 +157,13 @@ def thin(values: Array, limit: int = 400) -> Array:
 
 
 def plain(text: str) -> str:
-    """A name as matplotlib must get it to draw it letter by letter: ``$`` would start a formula."""
-    return text.replace("$", r"\$")
+    """A name as matplotlib must get it to draw it letter by letter.
+
+    ``$`` would start a formula, and a leading ``_`` would hide the line from the legend. The root
+    module has an empty name.
+    """
+    text = text.replace("$", r"\$") or "(root)"
+    return f"\N{ZERO WIDTH SPACE}{text}" if text.startswith("_") else text
 
 
 def to_svg(figure: Figure, *, prefix: str, label: str) -> str:

@@ -160,14 +160,21 @@ def build_method(config: RunConfig, facts: Facts) -> Method:
         key: tuple(value) if isinstance(value, list) else value
         for key, value in facts.method_settings.items()
     }
-    return build(
-        config.method,
-        model,
-        num_data=facts.num_data,
-        total_steps=config.epochs * facts.steps_per_epoch,
-        likelihood=make_likelihood(facts.likelihood, **config.likelihood_options),
-        **settings,
-    )
+    likelihood = make_likelihood(facts.likelihood, **config.likelihood_options)
+    total_steps = config.epochs * facts.steps_per_epoch
+    try:
+        return build(
+            config.method,
+            model,
+            num_data=facts.num_data,
+            total_steps=total_steps,
+            likelihood=likelihood,
+            **settings,
+        )
+    except TypeError as error:  # a setting of the wrong type, such as a text for a number
+        raise InvalidValue(
+            "method_options", config.method_options, f"do not fit {config.method}: {error}"
+        ) from error
 
 
 def _method_settings(config: RunConfig) -> dict[str, Any]:

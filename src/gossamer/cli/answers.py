@@ -1,0 +1,69 @@
+"""Predictions as columns that a reader understands: label names, original units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from gossamer.data import Preparation
+from gossamer.predict import ClassPrediction, Prediction, RealPrediction
+
+LEVEL = 0.9
+"""Mass of the interval from ``lower`` to ``upper``."""
+
+Columns = Mapping[str, list[str] | list[float]]
+
+
+def answer_columns(prediction: Prediction, preparation: Preparation) -> Columns:
+    """The columns of an answer, one value per row of the input.
+
+    Args:
+        prediction: Of B rows.
+        preparation: Of the run that predicted.
+
+    Returns:
+        For classes ``label``, ``prob_<name>`` for every class, ``entropy`` and
+        ``mutual_information`` in nats; for values, in original units, ``mean``, ``std``,
+        ``epistemic``, ``aleatoric``, ``lower`` and ``upper`` (each with ``_0``, ``_1``, … where the
+        target has several dimensions).
+    """
+    if isinstance(prediction, ClassPrediction):
+        return _classes(prediction, preparation)
+    return _values(prediction, preparation)
+
+
+def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
+    names = preparation.label_names or []
+    columns: dict[str, list[str] | list[float]] = {
+        "label": [names[index] for index in prediction.label.tolist()]
+    }
+    for index, name in enumerate(names):
+        columns[f"prob_{name}"] = prediction.probs[:, index].tolist()
+    columns["entropy"] = prediction.entropy.tolist()
+    columns["mutual_information"] = prediction.mutual_information.tolist()
+    return columns
+
+
+def _values(prediction: RealPrediction, preparation: Preparation) -> Columns:
+    lower, upper = prediction.interval(LEVEL)
+    # In float64: a large mean beside a small scale would swallow the digits of float32.
+    found = {
+        "mean": preparation.target_to_original(prediction.mean.double()),
+        "std": preparation.scale_to_original(prediction.std.double()),
+        "epistemic": preparation.scale_to_original(prediction.epistemic.double()),
+        "aleatoric": preparation.scale_to_original(prediction.aleatoric.double()),
+        "lower": preparation.target_to_original(lower.double()),
+        "upper": preparation.target_to_original(upper.double()),
+    }
+    columns: dict[str, list[str] | list[float]] = {}
+    for name, values in found.items():
+        for suffix, column in _by_dimension(values):
+            columns[name + suffix] = column.tolist()
+    return columns
+
+
+def _by_dimension(values: Tensor) -> list[tuple[str, Tensor]]:
+    if values.dim() == 1:
+        return [("", values)]
+    return [(f"_{index}", column) for index, column in enumerate(values.unbind(1))]

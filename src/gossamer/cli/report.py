@@ -1,0 +1,47 @@
+"""``gossamer report`` and ``gossamer compare``: runs as a page, runs side by side."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from gossamer.cli.output import Output
+from gossamer.cli.parser import Subparsers, add_command
+from gossamer.report import comparison, print_comparison, read_runs, write_report
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add both commands."""
+    report = add_command(subparsers, "report", "draw runs into one self-contained HTML file")
+    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    report.add_argument(
+        "--out",
+        metavar="FILE.html",
+        help="default: report.html in the run folder; of several, in the folder that holds them",
+    )
+    report.set_defaults(run=run_report)
+    compare = add_command(
+        subparsers, "compare", "put runs side by side; those that differ by seed share a row"
+    )
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    compare.set_defaults(run=run_compare)
+
+
+def run_report(args: argparse.Namespace, output: Output) -> int:
+    """Write the page and say where."""
+    read_runs(args.runs)  # names a folder that is no run before any other is drawn
+    out = args.out or os.path.commonpath([Path(run).resolve() for run in args.runs])
+    path = write_report(args.runs, out)
+    output.result(
+        {"report": str(path), "runs": args.runs},
+        lambda console: console.print(f"report: {path}", markup=False, soft_wrap=True),
+    )
+    return 0
+
+
+def run_compare(args: argparse.Namespace, output: Output) -> int:
+    """Print the table."""
+    rows = comparison(args.runs)
+    output.result([row.to_json() for row in rows], lambda console: print_comparison(rows, console))
+    return 0

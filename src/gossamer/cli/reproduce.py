@@ -1,0 +1,93 @@
+"""``gossamer reproduce``: a table of experiments, from its runs to its verdicts."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from gossamer.cli.output import Output, plain_table
+from gossamer.cli.parser import Subparsers, add_command, add_data_dir
+from gossamer.errors import InvalidValue
+from gossamer.experiments import TABLES, TableResult, find_table, run_table
+
+CHECK_FAILED = 1
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = add_command(
+        subparsers,
+        "reproduce",
+        "run a table of experiments; finished runs are kept, interrupted ones resumed",
+    )
+    parser.add_argument("key", nargs="?", metavar="KEY/TABLE", help="see --list")
+    parser.add_argument("--list", action="store_true", help="list the tables")
+    parser.add_argument("--scale", metavar="SCALE", help="small (default) or paper")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="first seed (default 0)")
+    parser.add_argument("--repeats", type=int, metavar="N", help="seeds per row")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="runs at a time, each with its share of the cores"
+    )
+    add_data_dir(parser)
+    parser.add_argument("--out", metavar="DIR", help="default: runs/KEY-TABLE-SCALE")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit code 1 where a check does not hold"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, output: Output) -> int:
+    """Run the table and print it."""
+    if args.list:
+        _list(output)
+        return 0
+    if args.key is None:
+        raise InvalidValue("table", None, "must be named", "gossamer reproduce --list shows them")
+    table = find_table(args.key)
+    scale = args.scale or table.scales[0]
+    out = Path(args.out or f"runs/{table.key.replace('/', '-')}-{scale}")
+    try:
+        result = run_table(
+            table,
+            out=out,
+            scale=scale,
+            seed=args.seed,
+            repeats=args.repeats,
+            jobs=args.jobs,
+            data_dir=args.data_dir,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("what is done is saved; the same command goes on") from None
+    output.result({**result.to_json(), "out": str(out)}, lambda console: _draw(result, console))
+    return CHECK_FAILED if args.strict and not result.ok else 0
+
+
+def _draw(result: TableResult, console: Console) -> None:
+    console.print(f"\n{result.table.title}\n", style="bold", markup=False)
+    for headings, rows in (result.cells(), result.reference_cells()):
+        if rows:
+            table = plain_table(*headings, right=tuple(headings[2:]))
+            for row in rows:
+                table.add_row(*row)
+            console.print(table, markup=False)
+            console.print()
+    for verdict in result.verdicts:
+        console.print(str(verdict), style="green" if verdict.ok else "red", markup=False)
+    if result.report is not None:
+        console.print(f"\nreport: {result.report}", markup=False, soft_wrap=True)
+
+
+def _list(output: Output) -> None:
+    def draw(console: Console) -> None:
+        table = plain_table("table", "scales", "seeds", "what it shows")
+        for one in TABLES.values():
+            table.add_row(one.key, ", ".join(one.scales), str(one.repeats), one.title)
+        console.print(table, markup=False)
+
+    values = [
+        {"table": one.key, "title": one.title, "scales": one.scales, "repeats": one.repeats}
+        for one in TABLES.values()
+    ]
+    output.result(values, draw)

@@ -1,0 +1,149 @@
+"""``gossamer train``: settings from the command line, a run folder, its report."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gossamer.cli import settings
+from gossamer.cli.output import Output, plain_table
+from gossamer.cli.parser import Subparsers, add_command
+from gossamer.inference import resolve_config
+from gossamer.report import write_report
+from gossamer.report.quantities import format_number, quantity
+from gossamer.train import RunConfig, RunFolder, SilentProgress, default_progress, train
+
+INTERRUPTED = 130
+
+_FLAGS: dict[str, tuple[str, str]] = {
+    "data": ("NAME|FILE", "a name of gossamer data list, or a .npz, .csv or .parquet file"),
+    "target": ("COLUMN", "the column to predict, of a .csv or .parquet file"),
+    "task": ("TASK", "classification or regression; the data decide if not given"),
+    "data-dir": ("DIR", "folder where data sets lie that are not embedded"),
+    "model": ("NAME", "the network"),
+    "method": ("NAME", "see gossamer methods"),
+    "preset": ("NAME", "named settings of the method, such as paper"),
+    "sparsity": ("SHARE", "share of the weights removed, exact (a setting of the method)"),
+    "likelihood": ("NAME", "categorical, bernoulli or gaussian; the task decides if not given"),
+    "epochs": ("N", "passes over the training part"),
+    "batch-size": ("N", "examples per step"),
+    "lr": ("RATE", "learning rate; the method's own if not given"),
+    "seed": ("N", "of everything: split, weights, support, data order, noise"),
+    "backend": ("NAME", "how the sparse products are computed"),
+    "limit-train": ("N", "use only so many training examples"),
+    "validation-fraction": ("SHARE", "share of the training examples kept for validation"),
+    "num-samples": ("N", "posterior samples per prediction in the test"),
+    "noise": ("MODE", "weight, local or both: the noise of the test"),
+    "keep-checkpoints": ("N", "how many of the newest stay"),
+}
+"""Options that are one setting each: placeholder and help."""
+
+_EPILOG = """\
+Any setting can be given as --set key=value: one of the run (epochs=20, select=best), of the method
+(kl_weight=0.3, see gossamer methods NAME) or of the model (hidden=[64,64]).
+Ctrl-C saves; the same command with --resume goes on, bit for bit. --resume --out RUN is enough.
+"""
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command."""
+    parser = add_command(subparsers, "train", "train a network into a run folder", epilog=_EPILOG)
+    defaults = {field.name: field.default for field in fields(RunConfig)}
+    for flag, (placeholder, text) in _FLAGS.items():
+        default = defaults.get(flag.replace("-", "_"))
+        told = f" (default {default})" if default not in (None, "default") else ""
+        parser.add_argument(f"--{flag}", metavar=placeholder, help=text + told)
+    parser.add_argument(
+        "--ood",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="score this data set as out of distribution at the end; may be repeated",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        dest="assignments",
+        action="append",
+        default=[],
+        help="any other setting; may be repeated",
+    )
+    parser.add_argument(
+        "--out", metavar="RUN", help="run folder (default runs/DATA-MODEL-METHOD-SPARSITY-sSEED)"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no remarks")
+    parser.add_argument("--no-report", action="store_true", help="write no RUN/report.html")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, output: Output) -> int:
+    """Train and print the test metrics."""
+    given = _given(args)
+    out = Path(args.out) if args.out else default_out(_config(RunConfig(), given, args.ood))
+    folder = RunFolder(out)
+    config: RunConfig | None
+    if args.resume and folder.is_started:
+        # What is not told is the run's own; what is told must agree with it, and train checks that.
+        config = _config(folder.read_config()[0], given, args.ood)
+    elif args.resume and not (given or args.ood):
+        config = None
+    else:
+        config = _config(RunConfig(), given, args.ood)
+    progress = SilentProgress() if args.quiet else default_progress()
+    try:
+        result = train(config, out, resume=args.resume, progress=progress)
+    except KeyboardInterrupt:
+        how = f"go on with: gossamer train --resume --out {out}"
+        raise KeyboardInterrupt(how if folder.is_started else "nothing was started") from None
+    if result.metrics is None:
+        if args.quiet:
+            output.say(result.message)
+        state = {"run": str(out), "status": result.status, "epoch": result.epoch}
+        output.result({**state, "step": result.step}, lambda console: None)
+        return INTERRUPTED
+    values: dict[str, Any] = {"run": str(out), "status": result.status, **result.metrics}
+    if not args.no_report:
+        values["report"] = str(write_report([out], out / "report.html"))
+    output.result(values, lambda console: draw_metrics(values, console))
+    return 0
+
+
+def default_out(config: RunConfig) -> Path:
+    """Where a run goes that was told no place."""
+    method = resolve_config(config.method, config.preset, **config.method_options)
+    sparsity = getattr(method, "sparsity", None)
+    shown = [f"{sparsity:g}"] if sparsity else []
+    name = [Path(config.data).stem, config.model, config.method, *shown, f"s{config.seed}"]
+    return Path("runs") / "-".join(name)
+
+
+def draw_metrics(values: dict[str, Any], console: Console) -> None:
+    """Draw metrics one below the other, texts as they are."""
+    table = plain_table("", "", right=())
+    table.show_header = False
+    for key, value in values.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            shown = format_number(key, value)
+            table.add_row(quantity(key).label, shown, style="bold" if key == "accuracy" else "")
+        elif value is not None:
+            table.add_row(key, str(value))
+    console.print(table)
+
+
+def _given(args: argparse.Namespace) -> list[str]:
+    """The options that were given, and what follows ``--set``, as ``key=value`` texts."""
+    found = vars(args)
+    keys = [flag.replace("-", "_") for flag in _FLAGS]
+    options = [f"{key}={found[key]}" for key in keys if found[key] is not None]
+    return [*options, *args.assignments]
+
+
+def _config(base: RunConfig, given: list[str], ood: list[str]) -> RunConfig:
+    config = settings.apply(base, given)
+    # Not through key=value: there a comma separates names, in a path it does not.
+    return RunConfig.from_json({**config.to_json(), "ood": ood}) if ood else config

@@ -1,0 +1,1 @@
+"""Gossamer's own tables, which no paper has."""

@@ -1,0 +1,1 @@
+"""Li et al., ICLR 2024: sparse subspace variational inference."""

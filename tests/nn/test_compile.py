@@ -1,0 +1,184 @@
+"""Activation checkpointing and torch.compile: same numbers as the plain model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import gossamer as gs
+from cases.zoo import MODEL, OneParameter, TwoNames, convnet, mlp
+from gossamer.nn import sparse_layers
+from gossamer.ops import Growth
+
+
+class Blocks(nn.Module):
+    """A model that checkpoints its own blocks; ``self.save`` switches it."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6)
+        if shared:
+            self.second.weight = self.first.weight
+        self.save = False
+
+    def forward(self, x):
+        for block in (self.first, self.second):
+            x = checkpoint(block, x, use_reentrant=False) if self.save else block(x)
+            x = torch.tanh(x)
+        return x
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def assert_same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+
+
+@pytest.mark.parametrize("build", [mlp, convnet, TwoNames, OneParameter])
+def test_checkpointing_the_whole(build):
+    torch.manual_seed(0)
+    bnn = gs.to_bayesian(build(), 0.3, posterior_std=0.3).train()
+    x = MODEL["convnet"].input() if build is convnet else torch.randn(4, 6)
+    results = []
+    for save in (False, True):
+        torch.manual_seed(1)
+        y = checkpoint(bnn, x, use_reentrant=False) if save else bnn(x)
+        y.square().sum().backward()
+        results.append(gradients(bnn))
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("forwards", [1, 2])
+def test_checkpointing_blocks(shared, forwards):
+    """Two forwards before one backward: each must be recomputed with its own noise."""
+    torch.manual_seed(0)
+    bnn = gs.to_bayesian(Blocks(shared), 0.3, posterior_std=0.3).train()
+    x = torch.randn(4, 6)
+    results = []
+    for bnn.save in (False, True):
+        torch.manual_seed(1)
+        sum(bnn(x).square().sum() for _ in range(forwards)).backward()
+        results.append(gradients(bnn))
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("noise", ["weight", "local"])
+def test_checkpointing_inside_a_sampling_context(noise):
+    torch.manual_seed(0)
+    bnn = gs.to_bayesian(Blocks(False), 0.3, posterior_std=0.3).eval()
+    x = torch.randn(4, 6)
+    results = []
+    for bnn.save in (False, True):
+        with gs.sampling(bnn, seed=1, noise=noise):
+            bnn(x).square().sum().backward()
+        results.append(gradients(bnn))
+    assert_same(*results)
+
+
+def test_checkpointing_an_armed_layer():
+    torch.manual_seed(0)
+    bnn = gs.to_bayesian(Blocks(False), 0.3).train()
+    x = torch.randn(4, 6)
+    found = []
+    for bnn.save in (False, True):
+        growth = Growth.empty(bnn.first.support, 3, torch.device("cpu"), keep_dense=False)
+        bnn.first.growth = growth
+        torch.manual_seed(1)
+        bnn(x).square().sum().backward()
+        found.append(growth)
+    assert found[1].is_filled
+    assert torch.equal(found[0].scores, found[1].scores)
+    assert torch.equal(found[0].positions, found[1].positions)
+    assert torch.equal(found[0].own, found[1].own)
+
+
+# torch's own tracing makes an instance of an autograd.Function, which torch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def run(model: nn.Module, plain: nn.Module, x: torch.Tensor, seed: int):
+    torch.manual_seed(seed)
+    y = model(x)
+    y.square().sum().backward()
+    return y.detach(), gradients(plain)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("build", [mlp, convnet, TwoNames])
+def test_compiled_equals_eager_armed_and_not(build):
+    """aot_eager runs the same kernels, so results are equal to the last bit.
+
+    One seed after another: noise baked into the graph as a constant would show in the second.
+    """
+    torch.manual_seed(0)
+    bnn = gs.to_bayesian(build(), 0.4, posterior_std=0.3).train()
+    x = MODEL["convnet"].input() if build is convnet else torch.randn(4, 6)
+    compiled = torch.compile(bnn, backend="aot_eager", fullgraph=True)
+    shared = build is TwoNames
+    for armed in (False, True, False):
+        if shared and armed:
+            continue  # see test_growth for armed shared weights
+        for layer in sparse_layers(bnn).values():
+            layer.growth = None
+        for seed in (1, 2):
+            found = []
+            for model in (bnn, compiled):
+                if armed:
+                    growth = Growth.empty(
+                        bnn[0].support, 5, torch.device("cpu"), keep_dense=False
+                    )
+                    bnn[0].growth = growth
+                found.append((*run(model, bnn, x, seed), bnn if shared else bnn[0].growth))
+            (y, grads, mine), (compiled_y, compiled_grads, theirs) = found
+            assert torch.equal(y, compiled_y), (armed, seed)
+            assert_same(grads, compiled_grads)
+            if armed:
+                assert theirs.is_filled
+                assert torch.equal(mine.positions, theirs.positions)
+                assert torch.equal(mine.scores, theirs.scores)
+                assert torch.equal(mine.own, theirs.own)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_sampling_and_evaluation():
+    """A compiled model in a sampling context: the right draw for each seed, then the mean again."""
+    torch.manual_seed(0)
+    bnn = gs.to_bayesian(mlp(), 0.4, posterior_std=0.3).eval()
+    x = torch.randn(4, 6)
+    compiled = torch.compile(bnn, backend="aot_eager")
+    assert torch.equal(compiled(x), bnn(x))
+    for seed in (1, 2):
+        with gs.sampling(bnn, seed=seed):
+            assert torch.equal(compiled(x), bnn(x)), seed
+    assert torch.equal(compiled(x), bnn(x))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_transposed_convolution_with_an_output_size():
+    torch.manual_seed(0)
+    layer = gs.to_bayesian(nn.ConvTranspose1d(2, 3, 3, stride=2), 0.4).train()
+    x = torch.randn(2, 2, 4)
+    compiled = torch.compile(
+        lambda x: layer(x, output_size=[10]), backend="aot_eager", fullgraph=True
+    )
+    torch.manual_seed(1)
+    y = layer(x, output_size=[10])
+    torch.manual_seed(1)
+    assert torch.equal(compiled(x), y)
