@@ -23,6 +23,8 @@ def test_eps_is_small_positive_and_keeps_the_dtype():
 
 
 def test_unknown_rule():
-    with pytest.raises(UnknownName, match="sigma_init = median: is not known; choose one of: eps, mean"):
+    with pytest.raises(
+        UnknownName, match="sigma_init = median: is not known; choose one of: eps, mean"
+    ):
         sigma_rule("median")
     assert set(SIGMA_INIT) == {"mean", "eps"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 
 import pytest
@@ -185,7 +186,7 @@ def test_supports_of_different_shapes_do_not_mix():
 @given(st.lists(st.integers(-2, 12), max_size=8))
 @settings(max_examples=150)
 def test_check_indices_accepts_exactly_the_sorted_distinct_ones(values):
-    fine = all(0 <= v < 10 for v in values) and all(a < b for a, b in zip(values, values[1:]))
+    fine = all(0 <= v < 10 for v in values) and all(a < b for a, b in pairwise(values))
     tensor = torch.tensor(values, dtype=torch.int32)
     if fine:
         assert check_indices(tensor, 10, "indices") is None

@@ -1,4 +1,4 @@
-"""Parents that read ``layer.weight``: attention and the transformer's layers, slow and fast path."""
+"""Parents that read ``layer.weight``: attention and transformer layers, slow and fast path."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ below 1e-13, while any wrong index, sign or factor is of size one.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ every_backend = pytest.mark.parametrize("engine", BACKENDS)
 every_support = pytest.mark.parametrize("kept", ["full", "sparse"])
 
 
-@lru_cache(maxsize=None)
+@cache
 def all_products(name: str) -> truth.Products:
     case = next(c for c in LAYERS if c.name == name)
     return truth.products_of(case.build(), case.shape[case.batch_dims :], case.output_size)
@@ -248,13 +248,32 @@ def test_a_non_finite_std_is_not_silently_replaced(engine):
     assert torch.isnan(y[0, 0]), "a NaN std must raise or show in the output, not become a mean"
 
 
+@every_backend
+@pytest.mark.parametrize("training", [True, False])
+def test_function_transforms(engine, training):
+    """``torch.func.grad`` of a functional call is the backward's gradient."""
+    layer = gs.to_bayesian(nn.Linear(5, 4), 0.5, backend=engine).train(training)
+    x = torch.randn(3, 5)
+
+    def loss(parameters):
+        return torch.func.functional_call(layer, parameters, (x,)).square().sum()
+
+    torch.manual_seed(1)
+    got = torch.func.grad(loss)(dict(layer.named_parameters()))
+    torch.manual_seed(1)
+    layer(x).square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(got[name], expected, rtol=1e-6, atol=1e-7)  # float32
+
+
 def test_layer_rejects_a_support_of_another_shape_and_a_bad_prior():
     layout, bias = Layout("linear", (2, 3)), None
     with pytest.raises(InvalidValue, match=r"support shape = \(3, 2\): must equal \(2, 3\)"):
         BayesianLinear(
             layout, Support.full((3, 2)), torch.ones(6), torch.ones(6), bias, prior_std=1.0
         )
-    with pytest.raises(InvalidValue, match="prior_std = 0.0: must be positive"):
+    with pytest.raises(InvalidValue, match=r"prior_std = 0\.0: must be positive"):
         BayesianLinear(
             layout, Support.full((2, 3)), torch.ones(6), torch.ones(6), bias, prior_std=0.0
         )

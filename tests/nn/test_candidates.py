@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import gossamer as gs
-from cases.zoo import OneParameter, TiedHead, TwoNames, encoder_layer, mlp
+from cases.zoo import OneParameter, TiedHead, TwoNames, convnet, encoder_layer, mlp
+from gossamer.errors import InvalidValue
 from gossamer.nn import sparse_layers
 
 
@@ -81,7 +82,7 @@ def test_a_parametrised_weight_is_left_and_reported(how):
 
 
 def test_a_parametrised_bias_is_not_lost():
-    """Leaving the layer alone would do, or keeping the parametrisation: but not dropping the bias."""
+    """Leaving the layer alone would do, or keeping the parametrisation; not dropping the bias."""
     torch.manual_seed(0)
     layer = nn.Linear(4, 3)
     parametrize.register_parametrization(layer, "bias", Doubled())
@@ -149,9 +150,46 @@ def test_left_out_on_request_is_reported():
     assert reasons(bnn) == {"4": "left out by include or exclude"}
 
 
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, {"0", "3", "5"}),
+        ({"include": ["0"]}, {"0"}),
+        ({"include": [nn.Conv2d]}, {"0", "3"}),
+        ({"include": ["[05]"]}, {"0", "5"}),
+        ({"exclude": ["5"]}, {"0", "3"}),
+        ({"exclude": [nn.Linear, "0"]}, {"3"}),
+        ({"include": [nn.Conv2d], "exclude": ["3"]}, {"0"}),
+    ],
+)
+def test_include_and_exclude(chosen, expected):
+    bnn = gs.to_bayesian(convnet(), 0.3, **chosen)
+    assert set(sparse_layers(bnn)) == expected
+    sizes = [layer.layout.numel for layer in sparse_layers(bnn).values()]
+    kept = sum(layer.nnz for layer in sparse_layers(bnn).values())
+    assert kept == round((1 - 0.3) * sum(sizes)), "sparsity is of what is converted"
+
+
+def test_patterns_match_dotted_names():
+    net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "head": mlp()})
+    bnn = gs.to_bayesian(net, include=["body.*"])
+    assert set(sparse_layers(bnn)) == {"body.0", "body.1"}
+
+
+@pytest.mark.parametrize("key", ["include", "exclude"])
+def test_a_single_name_is_a_pattern_or_an_error_not_letters(key):
+    """A string is an iterable of its letters: ``exclude="head"`` must not be silently ignored."""
+    net = nn.ModuleDict({"body": nn.Linear(3, 3), "head": nn.Linear(3, 3)})
+    try:
+        bnn = gs.to_bayesian(net, **{key: "head"})
+    except InvalidValue:
+        return
+    assert set(sparse_layers(bnn)) == ({"head"} if key == "include" else {"body"})
+
+
 @pytest.mark.parametrize("model", [TwoNames, OneParameter])
 def test_excluding_one_use_of_a_shared_weight_does_not_break_the_tie(model):
-    """One θ cannot be Bayesian here and deterministic there: all uses are left, or all converted."""
+    """One θ cannot be Bayesian here and deterministic there: all uses are left, or converted."""
     torch.manual_seed(0)
     net = model()
     other = "again" if model is TwoNames else "second"
@@ -168,9 +206,7 @@ def test_excluding_one_use_of_a_shared_weight_does_not_break_the_tie(model):
 HOOKS = {
     "forward": lambda m, note: m.register_forward_hook(lambda m, i, o: note(m)),
     "forward_pre": lambda m, note: m.register_forward_pre_hook(lambda m, i: note(m)),
-    "kwargs": lambda m, note: m.register_forward_hook(
-        lambda m, i, k, o: note(m), with_kwargs=True
-    ),
+    "kwargs": lambda m, note: m.register_forward_hook(lambda m, i, k, o: note(m), with_kwargs=True),
     "backward": lambda m, note: m.register_full_backward_hook(lambda m, i, o: note(m)),
     "backward_pre": lambda m, note: m.register_full_backward_pre_hook(lambda m, o: note(m)),
 }

@@ -225,32 +225,6 @@ def test_the_generator_decides_alone():
     assert by_default[0].support.same_as(again[0].support)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "expected"),
-    [
-        ({}, {"0", "3", "5"}),
-        ({"include": ["0"]}, {"0"}),
-        ({"include": [nn.Conv2d]}, {"0", "3"}),
-        ({"include": ["[05]"]}, {"0", "5"}),
-        ({"exclude": ["5"]}, {"0", "3"}),
-        ({"exclude": [nn.Linear, "0"]}, {"3"}),
-        ({"include": [nn.Conv2d], "exclude": ["3"]}, {"0"}),
-    ],
-)
-def test_include_and_exclude(chosen, expected):
-    bnn = gs.to_bayesian(convnet(), 0.3, **chosen)
-    assert set(sparse_layers(bnn)) == expected
-    sizes = [layer.layout.numel for layer in sparse_layers(bnn).values()]
-    kept = sum(layer.nnz for layer in sparse_layers(bnn).values())
-    assert kept == round((1 - 0.3) * sum(sizes)), "sparsity is of what is converted"
-
-
-def test_patterns_match_dotted_names():
-    net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "head": mlp()})
-    bnn = gs.to_bayesian(net, include=["body.*"])
-    assert set(sparse_layers(bnn)) == {"body.0", "body.1"}
-
-
 def test_classes():
     bayesian, sparse = gs.to_bayesian(convnet()), gs.to_sparse(convnet())
     assert [type(m) for m in sparse_layers(bayesian).values()] == [

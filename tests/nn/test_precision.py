@@ -104,7 +104,9 @@ def test_half_precision_model(half, engine):
     assert net.weight_mean.dtype == net.weight_raw_std.dtype == half
     assert net.weight_std.dtype == torch.float32
     # raw_std ≈ -9.2 has a spacing of 2^-4 (bfloat16) or 2^-7 (float16), half of it relative in σ.
-    assert (net.weight_std / 1e-4 - 1).abs().max() < {torch.bfloat16: 0.04, torch.float16: 0.005}[half]
+    assert (net.weight_std / 1e-4 - 1).abs().max() < {torch.bfloat16: 0.04, torch.float16: 0.005}[
+        half
+    ]
     with torch.no_grad():
         net.weight_mean.zero_()
     x = torch.randn(8, 40, dtype=half)

@@ -20,7 +20,7 @@ every_backend = pytest.mark.parametrize("engine", BACKENDS)
 def test_the_table_is_keyed_by_name():
     assert {name: engine.name for name, engine in TABLE.items()} == {n: n for n in TABLE}
     assert "masked" in TABLE
-    with pytest.raises(UnknownName, match="backend = dense: is not known; choose one of:.*masked"):
+    with pytest.raises(UnknownName, match=r"backend = dense: is not known; choose one of:.*masked"):
         backend("dense")
 
 
@@ -57,8 +57,8 @@ def test_moments(case, engine):
         kept, x.reshape(rows, -1).numpy(), mean.numpy(), raw.numpy(), bias, zero, zero
     )
     for got, wanted in ((centre, expected.y), (variance, expected.variance)):
-        got = got.detach().reshape(rows, -1).numpy()
-        np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-10)
+        flat = got.detach().reshape(rows, -1).numpy()
+        np.testing.assert_allclose(flat, wanted, rtol=1e-10, atol=1e-10)
     assert (variance >= 0).all()
 
 

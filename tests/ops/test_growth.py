@@ -64,7 +64,10 @@ def test_buffers_are_the_best_of_the_dense_gradient(case, engine, noise):
     rows = int(np.prod(case.shape[: case.batch_dims], initial=1))
     products = truth.products_of(module, case.shape[case.batch_dims :], case.output_size)
     dense = truth.dense_gradient(
-        products, x.reshape(rows, -1).numpy(), upstream.reshape(rows, -1).numpy(), layer.layout.numel
+        products,
+        x.reshape(rows, -1).numpy(),
+        upstream.reshape(rows, -1).numpy(),
+        layer.layout.numel,
     )
     check(growth, layer.support, dense)
     assert growth.is_filled
@@ -144,6 +147,18 @@ def test_two_forwards_of_an_armed_shared_weight_then_one_backward(engine):
     check(growth, bnn.first.support, plain.first.weight.grad.flatten().numpy())
 
 
+@every_backend
+def test_a_layer_called_twice_in_one_forward(engine):
+    """Recurrence: one name, two calls. It must run, and the score is the gradient of the loss."""
+    layer = gs.to_bayesian(nn.Linear(6, 6), 0.5, backend=engine).eval()
+    growth = arm(layer, 4, keep_dense=True)
+    plain = gs.to_deterministic(layer)
+    x = torch.randn(3, 6)
+    for model in (layer, plain):
+        model(torch.tanh(model(x))).square().sum().backward()
+    check(growth, layer.support, plain.weight.grad.flatten().numpy())
+
+
 def test_non_finite_gradients_are_seen():
     layer = gs.to_bayesian(nn.Linear(3, 3), 0.5).eval()
     for bad in (float("inf"), float("nan")):
@@ -156,9 +171,7 @@ def test_non_finite_gradients_are_seen():
 def test_no_more_than_the_free_positions():
     growth = Growth.empty(Support.full((2, 2)), 10, torch.device("cpu"), keep_dense=False)
     assert growth.scores.numel() == 0
-    few = Growth.empty(
-        Support.random((2, 2), 3), 10, torch.device("cpu"), keep_dense=True
-    )
+    few = Growth.empty(Support.random((2, 2), 3), 10, torch.device("cpu"), keep_dense=True)
     assert (few.scores.numel(), few.own.numel(), few.dense.numel()) == (1, 3, 4)
 
 

@@ -105,7 +105,9 @@ def _forward(p: Products, x, weight):
 
 
 def _to_weight(p: Products, x, upstream, size):
-    rows = [np.bincount(p.w, g[p.o] * r[p.i], minlength=size) for r, g in zip(x, upstream, strict=True)]
+    rows = [
+        np.bincount(p.w, g[p.o] * r[p.i], minlength=size) for r, g in zip(x, upstream, strict=True)
+    ]
     return np.sum(rows, axis=0)
 
 

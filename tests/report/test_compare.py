@@ -72,6 +72,15 @@ def test_any_other_setting_splits_a_group(make_run):
     assert [group.label for group in groups] == ["ssvi 95 % · lr=none", "ssvi 95 % · lr=0.1"]
 
 
+def test_facts_that_follow_from_the_seed_split_nothing(make_run):
+    paths = [
+        make_run(f"s{seed}", "ssvi", seed, config={"facts": {"data_sha256": f"{seed}", "n": 5}})
+        for seed in range(3)
+    ]
+    (row,) = comparison(paths)
+    assert row.n == 3
+
+
 def test_a_run_without_config_stays_alone(make_run):
     paths = [make_run("a"), make_run("b")]
     for path in paths:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+import torch
 from torch import Tensor
 
 from gossamer.data.arrays import read_array_inputs, read_arrays
@@ -85,7 +86,11 @@ def load_inputs(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | NDArr
 
 
 def load_ood(
-    name_or_path: str | os.PathLike[str], data_dir: DataDir, preparation: Preparation
+    name_or_path: str | os.PathLike[str],
+    data_dir: DataDir,
+    preparation: Preparation,
+    *,
+    limit: int = 5_000,
 ) -> Tensor:
     """Loads out-of-distribution inputs, prepared as a run's own inputs are.
 
@@ -94,6 +99,7 @@ def load_ood(
             :func:`load_inputs`.
         data_dir: As for :func:`load`.
         preparation: The run's preparation.
+        limit: At most this many rows, evenly spaced: detection scores need no more.
 
     Returns:
         float32 [N, ``*preparation.input_shape``].
@@ -103,10 +109,14 @@ def load_ood(
     """
     text = os.fspath(name_or_path)
     if text in SOURCES:
-        return preparation.prepare(SOURCES[text].read_test(data_dir))
-    if _supported(text) is None:
+        inputs = preparation.prepare(SOURCES[text].read_test(data_dir))
+    elif _supported(text) is None:
         raise UnknownName("data set", text, names())
-    return preparation.prepare(load_inputs(text))
+    else:
+        inputs = preparation.prepare(load_inputs(text))
+    if len(inputs) <= limit:
+        return inputs
+    return inputs[torch.linspace(0, len(inputs) - 1, limit).long()]
 
 
 def _read_named(

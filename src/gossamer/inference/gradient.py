@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,7 @@ from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import ELBO, require_finite
 from gossamer.inference.parameters import parameter_groups
 from gossamer.inference.subspace import Subspace
-from gossamer.nn import Noise, sampling
+from gossamer.nn import Noise, sampling, weight_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class OptimizerConfig:
 
     Attributes:
         optimizer: ``adam`` or ``sgd``.
-        lr: Learning rate of weights and biases.
+        lr: Learning rate of weights and biases; ``None`` takes ``default_lr``.
         std_lr: Learning rate of the softplus pre-image of σ; ``lr`` if ``None``.
         lr_schedule: ``cosine`` to 0 over the run, or ``constant``.
         momentum: For ``sgd``.
@@ -40,7 +41,7 @@ class OptimizerConfig:
     """
 
     optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = 2e-3
+    lr: float | None = None
     std_lr: float | None = None
     lr_schedule: Literal["cosine", "constant"] = "cosine"
     momentum: float = 0.9
@@ -49,18 +50,30 @@ class OptimizerConfig:
     clip_norm: float | None = None
 
 
+DENSE_LR = 2e-3
+"""Adam's learning rate for a dense network."""
+
+
+def default_lr(model: nn.Module) -> float:
+    """``DENSE_LR`` / √density: sparse weights are larger by 1/√density, and so are their steps."""
+    supports = [group.first.support for group in weight_groups(model)]
+    density = sum(s.nnz for s in supports) / max(sum(s.numel for s in supports), 1)
+    return DENSE_LR / sqrt(density) if supports else DENSE_LR
+
+
 def make_optimizer(config: OptimizerConfig, model: nn.Module, likelihood: Likelihood) -> Optimizer:
     """The optimiser of a config over the parameters of model and likelihood."""
+    lr = default_lr(model) if config.lr is None else config.lr
     groups = parameter_groups(
         model,
-        lr=config.lr,
+        lr=lr,
         std_lr=config.std_lr,
         weight_decay=config.weight_decay,
         decay_biases=config.decay_biases,
     )
     extra = list(likelihood.parameters())
     if extra:
-        groups.append({"name": "likelihood", "params": extra, "lr": config.lr, "weight_decay": 0.0})
+        groups.append({"name": "likelihood", "params": extra, "lr": lr, "weight_decay": 0.0})
     if config.optimizer == "adam":
         return torch.optim.Adam(groups)
     if config.optimizer == "sgd":

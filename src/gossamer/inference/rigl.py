@@ -32,7 +32,6 @@ class RigLConfig(OptimizerConfig):
         backend: Engine of the layers.
     """
 
-    lr: float = 5e-3
     weight_decay: float = 1e-4
     sparsity: float = 0.95
     sparsity_distribution: str = "erk"

@@ -33,7 +33,6 @@ class SSVIConfig(VariationalConfig):
         skip_step_on_swap: No optimiser step where a swap is due.
     """
 
-    lr: float = 5e-3
     sparsity: float = 0.95
     sparsity_distribution: str = "erk"
     removal: str = "snr_abs"

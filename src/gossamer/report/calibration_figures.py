@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from gossamer.report.plots import Drawn, Plot, columns, histogram, numbers, table
 from gossamer.report.reader import RunResult
@@ -27,6 +28,7 @@ _RIGHT, _WRONG, _OOD = SERIES[0], SERIES[1], SERIES[3]
 _ENTROPY = (("right", _RIGHT), ("wrong", _WRONG), ("ood", _OOD))
 
 _SOLID_SHARE = 0.01
+_SOLID_COUNT = 10
 
 Reliability = tuple[Array, Array, Array, Array]
 
@@ -52,9 +54,9 @@ def _draw_reliability(drawn: Drawn) -> Figure:
     for series, (edges, confidence, accuracy, count) in drawn:
         share = count / count.sum()
         if len(drawn) == 1:
-            _reliability_bars(upper, series, edges, confidence, accuracy, share)
+            _reliability_bars(upper, series, edges, confidence, accuracy, count)
         else:
-            _reliability_line(upper, series, confidence, accuracy, share)
+            _reliability_line(upper, series, confidence, accuracy, count)
         lower.stairs(share, edges, color=series.colour, fill=len(drawn) == 1, linewidth=1.2)
     upper.set(ylabel="accuracy", xlim=(0, 1.01), ylim=(-0.015, 1.015))
     lower.set(xlabel="confidence", ylabel="share")
@@ -62,23 +64,30 @@ def _draw_reliability(drawn: Drawn) -> Figure:
     return figure
 
 
+def _solid(count: Array) -> NDArray[np.bool_]:
+    """Which bins hold enough answers to mean something."""
+    enough = max(_SOLID_SHARE * float(count.sum()), _SOLID_COUNT)
+    return np.greater_equal(count, enough)
+
+
 def _reliability_line(
-    ax: Axes, series: Series, confidence: Array, accuracy: Array, share: Array
+    ax: Axes, series: Series, confidence: Array, accuracy: Array, count: Array
 ) -> None:
     # A bin of a few answers is noise: it is shown, but it does not bend the line.
-    solid, loose = share >= _SOLID_SHARE, (share > 0) & (share < _SOLID_SHARE)
+    solid = _solid(count)
+    loose = (count > 0) & ~solid
     line(ax, series, confidence[solid], accuracy[solid])
     look: dict[str, Any] = {"color": series.colour, "marker": series.marker, "linewidth": 0}
     ax.scatter(confidence[loose], accuracy[loose], 7, alpha=0.5, **look)
 
 
 def _reliability_bars(
-    ax: Axes, series: Series, edges: Array, confidence: Array, accuracy: Array, share: Array
+    ax: Axes, series: Series, edges: Array, confidence: Array, accuracy: Array, count: Array
 ) -> None:
-    full = share > 0
+    full = count > 0
     left, width = edges[:-1][full], np.diff(edges)[full] * 0.94
     said, was = confidence[full], accuracy[full]
-    pale = np.where(share[full] >= _SOLID_SHARE, 1.0, 0.35)
+    pale = np.where(_solid(count)[full], 1.0, 0.35)
     parts = (
         (np.zeros_like(was), np.minimum(said, was), series.colour, 1.0, None),
         (was, np.maximum(said - was, 0), _WRONG, 0.5, "over-confident by"),
@@ -153,7 +162,7 @@ PLOTS = (
         "Reliability diagram",
         "On the dashed line, answers given with 80 % confidence are right 80 % of the time. Below "
         "it the model is over-confident, above it under-confident. The strip below shows the share "
-        "of answers in each bin; bins with under 1 % of them are noise and drawn pale.",
+        "of answers in each bin; bins with under 1 % of them, or under 10, are noise: drawn pale.",
         _read_reliability,
         _draw_reliability,
         task="classification",

@@ -19,8 +19,9 @@ from gossamer.report.reader import RunResult, flatten, read_runs
 COLUMNS = ("accuracy", "rmse", "nll", "ece", "nnz", "checkpoint_bytes", "seconds")
 """The metrics of the short tables; one that no run has gets no column."""
 
-# The seed is what a group varies; where the data lie is no setting of the experiment.
-_NOT_SETTINGS = ("seed", "data_dir")
+# The seed is what a group varies; the facts follow from the settings and the seed (it draws the
+# validation part, so even the data's digest changes); where the data lie is no setting.
+_NOT_SETTINGS = ("seed", "facts", "data_dir")
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def _shared_name(group: Group) -> str:
 
 
 def _settings(run: RunResult) -> dict[str, Any]:
-    return {key: value for key, value in flatten(run.config).items() if key not in _NOT_SETTINGS}
+    return flatten({key: value for key, value in run.config.items() if key not in _NOT_SETTINGS})
 
 
 def _label(run: RunResult) -> str:

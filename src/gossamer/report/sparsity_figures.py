@@ -65,7 +65,7 @@ def _draw_layers(drawn: Drawn) -> Figure:
             ax.barh(y, x, thickness * 0.9, color=series.colour, linewidth=0)
             for place, (_, sparsity, kept) in zip(y, layers, strict=True):
                 single = len(chosen) == 1
-                text = f"{100 * sparsity:.5g} %" + (f" · {kept}" if single and kept else "")
+                text = f"{100 * sparsity:.4g} %" + (f" · {kept}" if single and kept else "")
                 ax.text(1.01, place, text, color=MUTED, va="center", fontsize=8 if single else 7)
         else:
             ax.scatter(x, y, 22, color=series.colour, marker=series.marker, linewidth=0)

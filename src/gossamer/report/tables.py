@@ -31,7 +31,6 @@ _FACTS = (
     ("preset", "config", "preset"),
     ("Python", "environment", "python"),
     ("torch", "environment", "torch"),
-    ("platform", "environment", "platform"),
     ("threads", "environment", "threads"),
 )
 
@@ -136,20 +135,25 @@ def shared_and_different(runs: Sequence[RunResult], tables: Sequence[dict[str, A
     shared = [key for key in keys if key not in differing]
     html = ""
     if differing:
-        heads = "".join(f'<th scope="col">{escape(key)}</th>' for key in differing)
-        lines = "".join(
-            f'<tr><th scope="row">{escape(run.name)}</th>'
-            + "".join(f"<td>{_value(flat[k]) if k in flat else '–'}</td>" for k in differing)
-            + "</tr>"
-            for run, flat in zip(runs, flats, strict=True)
-        )
-        html += _scroll(f"<tr><th>differs</th>{heads}</tr>", lines)
+        cells = [["differs", *map(escape, differing)]]
+        for run, flat in zip(runs, flats, strict=True):
+            values = [_value(flat[key]) if key in flat else "–" for key in differing]
+            cells.append([escape(run.name), *values])
+        if len(differing) > len(runs):  # the longer side goes down the page
+            cells = [list(column) for column in zip(*cells, strict=True)]
+        head, *lines = [_line(line) for line in cells]
+        html += _scroll(head, "".join(lines))
     if shared:
         items = "".join(
             f"<div><dt>{escape(key)}</dt><dd>{_value(flats[0][key])}</dd></div>" for key in shared
         )
         html += f'<dl class="list">{items}</dl>'
     return html
+
+
+def _line(cells: Sequence[str]) -> str:
+    values = "".join(f"<td>{cell}</td>" for cell in cells[1:])
+    return f'<tr><th scope="row">{cells[0]}</th>{values}</tr>'
 
 
 def _scroll(head: str, body: str) -> str:

@@ -74,7 +74,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 th:last-child, td:last-child { padding-right: 0; }
 tr:last-child > * { border-bottom: 0; }
 th { font-weight: 600; }
-thead th { color: var(--muted); font-size: 13px; }
+thead th, thead td { color: var(--muted); font-size: 13px; font-weight: 600; }
 tbody th { font-weight: 500; }
 td.words { text-align: left; padding-left: 28px; color: var(--muted); font-size: 13px;
   white-space: normal; min-width: 200px; width: 55%; }
@@ -85,6 +85,7 @@ dl.list { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 
   margin: 0; font-size: 13.5px; }
 dl.list div { display: flex; justify-content: space-between; gap: 14px; padding: 5px 0;
   border-bottom: 1px solid var(--edge); min-width: 0; }
+.scroll + dl.list { margin-top: 18px; }
 dt { color: var(--muted); white-space: nowrap; }
 dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
 .stack { display: grid; gap: 18px; }

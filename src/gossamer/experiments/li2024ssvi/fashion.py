@@ -32,7 +32,7 @@ def base_config(data_dir: str | None) -> RunConfig:
         model="lenet",
         limit_train=20_000,
         epochs=10,
-        batch_size=64,
+        batch_size=128,
         checkpoint_every=5,
         noise="both",
         ood=("notmnist",),
