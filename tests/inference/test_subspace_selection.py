@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import gossamer as gs
+from gossamer.core.support import Support
 from gossamer.nn import sparse_layers
 from reference.dense_training import DenseTraining, cosine_fraction, swapped
 
@@ -127,7 +128,11 @@ def test_passes_for_scores_leave_no_trace(addition):
     opt.step()
     buffers = {n: b.clone() for n, b in model.named_buffers() if not n.endswith("indices")}
     before = {n: p.grad.clone() for n, p in model.named_parameters()}
-    old = {n: layer.support for n, layer in sparse_layers(model).items()}
+    # `layer.support` shares the buffer that a swap writes to: keep copies.
+    old = {
+        n: Support.from_positions(layer.support.positions(), layer.support.shape)
+        for n, layer in sparse_layers(model).items()
+    }
     info = subspace.step(lambda: F.cross_entropy(model(x), y))
     assert info is not None and sum(c.added for c in info.layers.values()) > 0
     for name, buffer in model.named_buffers():

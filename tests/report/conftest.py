@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gossamer.report.figures import PLOTS
+
 LAYERS = (("1", (256, 64), 0.93), ("3", (256, 256), 0.962), ("5", (10, 256), 0.8))
 MakeRun = Callable[..., Path]
 
@@ -201,3 +203,15 @@ def make_run(tmp_path: Path) -> MakeRun:
         return write_run(tmp_path / name, *arguments, **settings)
 
     return make
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Restricts the page to some plots: drawing is most of the time."""
+
+    def restrict(*keys: str) -> None:
+        chosen = tuple(plot for plot in PLOTS if plot.key in keys)
+        assert len(chosen) == len(keys)
+        monkeypatch.setattr("gossamer.report.html.PLOTS", chosen)
+
+    return restrict

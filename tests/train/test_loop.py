@@ -228,7 +228,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path, small: RunConfig) -> None:
     [
         {"data": "digit"},
         {"model": "mpl"},
-        {"model_options": {"hiden": [3]}},
+        {"model_options": {"width": [3]}},
         {"model_options": {"hidden": "wide"}},
         {"method": "svi"},
         {"preset": "papers"},

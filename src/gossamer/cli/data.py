@@ -11,30 +11,27 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Parser, Subparsers, add_command, add_data_dir
+from gossamer.cli.parser import Parser, add_command, add_data_dir, set_run
 from gossamer.data import DataSet, describe, download, load, names
 from gossamer.errors import InvalidData, InvalidValue
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command and its three parts."""
-    parser = subparsers.add_parser(
-        "data", help="list, get and show data sets", description="List, get and show data sets."
-    )
+def add_data(parser: Parser) -> None:
+    """Give the command its three parts."""
     parts = parser.add_subparsers(metavar="list|get|show", required=True, parser_class=Parser)
     listing = add_command(parts, "list", "list the data sets known by name")
-    listing.set_defaults(run=run_list)
+    set_run(listing, run_list)
     get = add_command(parts, "get", "download a data set and check it")
     get.add_argument("name", metavar="NAME", help="see gossamer data list")
     add_data_dir(get)
     get.add_argument("--mirror", metavar="URL", help="another address with the same files")
-    get.set_defaults(run=run_get)
+    set_run(get, run_get)
     show = add_command(parts, "show", "load a data set and say what is in it")
     show.add_argument("name", metavar="NAME", help="a name, or a .npz, .csv or .parquet file")
     add_data_dir(show)
     show.add_argument("--target", metavar="COLUMN", help="the column to predict, of a table")
     show.add_argument("--task", help="classification or regression; the data decide if not given")
-    show.set_defaults(run=run_show)
+    set_run(show, run_show)
 
 
 def run_list(args: argparse.Namespace, output: Output) -> int:
@@ -46,7 +43,7 @@ def run_list(args: argparse.Namespace, output: Output) -> int:
         for one in about:
             origin = {"embedded": "embedded", "download": "data get", "file": "your file"}
             table.add_row(one.name, one.task, one.size, origin[one.origin], one.text)
-        console.print(table)
+        console.print(table, markup=False)
         console.print(
             "\nYour own: --data FILE, a .npz with x_train, y_train, x_test, y_test, "
             "or a .csv or .parquet with --target COLUMN",
@@ -84,8 +81,8 @@ def run_show(args: argparse.Namespace, output: Output) -> int:
         table = plain_table("", "")
         table.show_header = False
         for key, value in facts.items():
-            table.add_row(f"[bold]{key.replace('_', ' ')}[/bold]", _shown(value))
-        console.print(table)
+            table.add_row(key.replace("_", " "), _shown(value))
+        console.print(table, markup=False)
 
     output.result(facts, draw)
     return 0

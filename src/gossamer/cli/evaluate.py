@@ -10,18 +10,15 @@ from typing import Any
 
 from gossamer.cli import settings
 from gossamer.cli.output import Output
-from gossamer.cli.parser import Subparsers, add_command, add_data_dir
+from gossamer.cli.parser import Parser, add_data_dir, set_run
 from gossamer.cli.train import draw_metrics
 from gossamer.errors import InvalidData
 from gossamer.train import RunFolder, evaluate, load_dataset, load_ood_inputs, load_run
 from gossamer.train.assembly import find_facts
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    parser = add_command(
-        subparsers, "evaluate", "compute a run's test metrics, without changing the run"
-    )
+def add_evaluate(parser: Parser) -> None:
+    """Give the command its options."""
     parser.add_argument("path", metavar="RUN", help="run folder")
     parser.add_argument(
         "--noise", metavar="MODE", help="weight, local or both (default: as the run was told)"
@@ -36,7 +33,7 @@ def add(subparsers: Subparsers) -> None:
         help="out-of-distribution set; may be repeated (default: as the run was told)",
     )
     add_data_dir(parser)
-    parser.set_defaults(run=run)
+    set_run(parser, run)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:

@@ -9,16 +9,26 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import gossamer
-from gossamer.cli import data, evaluate, methods, predict, report, reproduce, train
-from gossamer.cli.output import Output
-from gossamer.cli.parser import Parser
+from gossamer.cli.parser import Parser, add_command
 from gossamer.errors import GossamerError
 
 ERROR, INTERRUPTED = 2, 130
 
-_COMMANDS = (train, evaluate, predict, report, data, methods, reproduce)
+_COMMANDS = {
+    "train": "train a network into a run folder",
+    "evaluate": "compute a run's test metrics, without changing the run",
+    "predict": "answer the rows of a file with a trained run",
+    "report": "draw runs into one self-contained HTML file",
+    "compare": "put runs side by side; those that differ by seed share a row",
+    "data": "list, get and show data sets",
+    "methods": "list the methods, or the settings of one",
+    "reproduce": "run a table of experiments; finished runs are kept, others resumed",
+}
+_MODULES = {"compare": "report"}
+"""Where a command does not live in the module of its name."""
 
 _EXAMPLES = """\
 examples:
@@ -40,8 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.
     """
     try:
-        args = _parser().parse_args(argv)
-        code: int = args.run(args, Output(as_json=args.json))
+        words = sys.argv[1:] if argv is None else list(argv)
+        args = _parser(words).parse_args(words)
+        code: int = args.run(args)
         sys.stdout.flush()
         return code
     except SystemExit as stop:  # --help and --version have printed what they had to say
@@ -60,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ERROR
 
 
-def _parser() -> Parser:
+def _parser(words: Sequence[str]) -> Parser:
+    """The parser of all commands; only the module of the one that is asked for is imported."""
     parser = Parser(
         prog="gossamer",
         description="Bayesian neural networks that are sparse all the way through training.",
@@ -69,8 +81,12 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"gossamer {gossamer.__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for command in _COMMANDS:
-        command.add(subparsers)
+    chosen = next((word for word in words if word in _COMMANDS), None)
+    for name, text in _COMMANDS.items():
+        command = add_command(subparsers, name, text)
+        if name == chosen:
+            module = import_module(f"gossamer.cli.{_MODULES.get(name, name)}")
+            getattr(module, f"add_{name}")(command)
     return parser
 
 

@@ -8,16 +8,15 @@ from typing import Any
 from rich.console import Console
 
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Subparsers, add_command
+from gossamer.cli.parser import Parser, set_run
 from gossamer.cli.settings import settings_of
 from gossamer.inference import METHODS, method_entry
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    parser = add_command(subparsers, "methods", "list the methods, or the settings of one")
+def add_methods(parser: Parser) -> None:
+    """Give the command its options."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="show the settings of this method")
-    parser.set_defaults(run=run)
+    set_run(parser, run)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:
@@ -50,7 +49,7 @@ def _draw_all(console: Console) -> None:
     table = plain_table("method", "presets", "what it is")
     for name, entry in METHODS.items():
         table.add_row(name, ", ".join(entry.presets), entry.about)
-    console.print(table)
+    console.print(table, markup=False)
     console.print("\nSettings of one: gossamer methods NAME", style="dim")
 
 
@@ -63,8 +62,8 @@ def _draw(name: str, console: Console) -> None:
         table.add_row(
             setting.name, _shown(setting.default), *changed, setting.type_name, setting.text
         )
-    console.print(f"[bold]{name}[/bold]: {entry.about}\n")
-    console.print(table)
+    console.print(f"{name}: {entry.about}\n", style="bold", markup=False)
+    console.print(table, markup=False)
     console.print(
         f"\nChange one: gossamer train --method {name} --set {next(iter(settings_of(name)))}=…",
         style="dim",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from gossamer.cli.output import Output
 from gossamer.errors import InvalidValue
 
 Subparsers = Any  # argparse keeps the class of `add_subparsers` private
@@ -25,7 +27,7 @@ class Parser(argparse.ArgumentParser):
         if unknown is not None:
             option = unknown.partition("=")[0]
             close = difflib.get_close_matches(option, self._option_string_actions, n=1)
-            told = f"; did you mean {close[0]}?" if close else ""
+            told = f" (did you mean {close[0]}?)" if close else ""
             self.error(f"unknown option {option}{told}")
         return found, rest
 
@@ -34,26 +36,31 @@ class Parser(argparse.ArgumentParser):
         raise InvalidValue("command line", None, message, f"see {self.prog} --help")
 
 
-def add_command(subparsers: Subparsers, name: str, text: str, **settings: Any) -> Parser:
-    """A subcommand with the options that every command takes.
+def add_command(subparsers: Subparsers, name: str, text: str) -> Parser:
+    """A subcommand that may have options and an epilog of its own.
 
     Args:
         subparsers: What ``add_subparsers`` returned.
         name: The command's word.
         text: One line for the list of commands, and the beginning of its own help.
-        **settings: Passed on to the parser.
     """
     parser: Parser = subparsers.add_parser(
         name,
         help=text,
         description=text[0].upper() + text[1:] + ".",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        **settings,
     )
+    return parser
+
+
+def set_run(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace, Output], int]
+) -> None:
+    """Say what a command does, and give it the option that all have: ``--json``."""
     parser.add_argument(
         "--json", action="store_true", help="print the result as JSON on stdout, nothing else there"
     )
-    return parser
+    parser.set_defaults(run=lambda args: run(args, Output(as_json=args.json)))
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ import gossamer
 from gossamer.cli import settings
 from gossamer.cli.answers import LEVEL, Columns, answer_columns
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Subparsers, add_command
+from gossamer.cli.parser import Parser, set_run
 from gossamer.data import load_inputs
 from gossamer.errors import InvalidValue
 from gossamer.train import load_run
@@ -32,11 +32,9 @@ Without --out the answers are shown on a terminal, or written as csv where stdou
 """
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    parser = add_command(
-        subparsers, "predict", "answer the rows of a file with a trained run", epilog=_EPILOG
-    )
+def add_predict(parser: Parser) -> None:
+    """Give the command its options."""
+    parser.epilog = _EPILOG
     parser.add_argument("path", metavar="RUN", help="run folder")
     parser.add_argument("file", metavar="FILE", help=".csv, .parquet, or .npz with x_test, x or X")
     parser.add_argument("--out", metavar="FILE.csv", help="write the answers here")
@@ -44,7 +42,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--num-samples", metavar="N", help="posterior samples (default: as the run was told)"
     )
-    parser.set_defaults(run=run)
+    set_run(parser, run)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:
@@ -117,7 +115,7 @@ def _draw(columns: Columns, console: Console) -> None:
     for row in range(min(count, _SHOWN_ROWS)):
         cells = [columns[name][row] for name in names]
         table.add_row(str(row), *(c if isinstance(c, str) else f"{c:.4g}" for c in cells))
-    console.print(table)
+    console.print(table, markup=False)
     if count > _SHOWN_ROWS:
         _tell(console, f"… {count - _SHOWN_ROWS} more rows; all of them with --out FILE.csv")
 

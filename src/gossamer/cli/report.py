@@ -7,25 +7,25 @@ import os
 from pathlib import Path
 
 from gossamer.cli.output import Output
-from gossamer.cli.parser import Subparsers, add_command
+from gossamer.cli.parser import Parser, set_run
 from gossamer.report import comparison, print_comparison, read_runs, write_report
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add both commands."""
-    report = add_command(subparsers, "report", "draw runs into one self-contained HTML file")
-    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    report.add_argument(
+def add_report(parser: Parser) -> None:
+    """Give ``report`` its options."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument(
         "--out",
         metavar="FILE.html",
         help="default: report.html in the run folder; of several, in the folder that holds them",
     )
-    report.set_defaults(run=run_report)
-    compare = add_command(
-        subparsers, "compare", "put runs side by side; those that differ by seed share a row"
-    )
-    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    compare.set_defaults(run=run_compare)
+    set_run(parser, run_report)
+
+
+def add_compare(parser: Parser) -> None:
+    """Give ``compare`` its options."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    set_run(parser, run_compare)
 
 
 def run_report(args: argparse.Namespace, output: Output) -> int:

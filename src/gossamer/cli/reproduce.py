@@ -8,20 +8,15 @@ from pathlib import Path
 from rich.console import Console
 
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Subparsers, add_command, add_data_dir
+from gossamer.cli.parser import Parser, add_data_dir, set_run
 from gossamer.errors import InvalidValue
 from gossamer.experiments import TABLES, TableResult, find_table, run_table
 
 CHECK_FAILED = 1
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    parser = add_command(
-        subparsers,
-        "reproduce",
-        "run a table of experiments; finished runs are kept, interrupted ones resumed",
-    )
+def add_reproduce(parser: Parser) -> None:
+    """Give the command its options."""
     parser.add_argument("key", nargs="?", metavar="KEY/TABLE", help="see --list")
     parser.add_argument("--list", action="store_true", help="list the tables")
     parser.add_argument("--scale", metavar="SCALE", help="small (default) or paper")
@@ -35,7 +30,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="exit code 1 where a check does not hold"
     )
-    parser.set_defaults(run=run)
+    set_run(parser, run)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:

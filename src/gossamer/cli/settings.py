@@ -122,7 +122,7 @@ def parse(name: str, text: str, hint: Any) -> Any:
                 return text
         elif _fits(value, kind):
             return value
-    raise InvalidValue(name, text, f"must be {describe(hint)}", "gossamer methods lists settings")
+    raise InvalidValue(name, text, f"must be of type {describe(hint)}", "see gossamer methods NAME")
 
 
 def describe(hint: Any) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gossamer.cli import settings
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Subparsers, add_command
+from gossamer.cli.parser import Parser, set_run
 from gossamer.inference import resolve_config
 from gossamer.report import write_report
 from gossamer.report.quantities import format_number, quantity
@@ -49,9 +49,9 @@ Ctrl-C saves; the same command with --resume goes on, bit for bit. --resume --ou
 """
 
 
-def add(subparsers: Subparsers) -> None:
-    """Add the command."""
-    parser = add_command(subparsers, "train", "train a network into a run folder", epilog=_EPILOG)
+def add_train(parser: Parser) -> None:
+    """Give the command its options."""
+    parser.epilog = _EPILOG
     defaults = {field.name: field.default for field in fields(RunConfig)}
     for flag, (placeholder, text) in _FLAGS.items():
         default = defaults.get(flag.replace("-", "_"))
@@ -78,7 +78,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
     parser.add_argument("--quiet", action="store_true", help="no progress, no remarks")
     parser.add_argument("--no-report", action="store_true", help="write no RUN/report.html")
-    parser.set_defaults(run=run)
+    set_run(parser, run)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:
@@ -132,7 +132,7 @@ def draw_metrics(values: dict[str, Any], console: Console) -> None:
             table.add_row(quantity(key).label, shown, style="bold" if key == "accuracy" else "")
         elif value is not None:
             table.add_row(key, str(value))
-    console.print(table)
+    console.print(table, markup=False)
 
 
 def _given(args: argparse.Namespace) -> list[str]:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gossamer.data.arrays import read_array_inputs, read_arrays

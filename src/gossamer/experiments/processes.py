@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -31,7 +31,7 @@ class _Running:
 
 def run_jobs(
     jobs: Sequence[Job], *, at_once: int, threads: int, progress: TableProgress
-) -> Iterator[Ended]:
+) -> Generator[Ended, None, None]:
     """Run jobs, ``at_once`` at a time; yields each as it ends.
 
     Closing the iterator, or an exception at the caller, asks what is running to save and stop, and

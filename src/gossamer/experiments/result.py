@@ -107,9 +107,8 @@ class TableResult:
         if reference[1]:
             parts.append(_markdown(*reference))
         parts += ["\n".join(f"- {verdict}" for verdict in self.verdicts)] * bool(self.verdicts)
-        parts.append(
-            f"Scale {self.scale}; mean ± standard error over n seeds; Gossamer {gossamer_version()}."
-        )
+        made = f"Gossamer {gossamer_version()}"
+        parts.append(f"Scale {self.scale}; mean ± standard error over n seeds; {made}.")
         return "\n\n".join(parts) + "\n"
 
     def _line_json(self, line: Line) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gossamer.errors import CheckpointError, GossamerError, InvalidValue, UnknownName
@@ -87,17 +88,14 @@ def run_table(
     return result
 
 
-def _run(left: Sequence[Job], jobs: int, progress: TableProgress) -> Iterator[Ended]:
+def _run(left: Sequence[Job], jobs: int, progress: TableProgress) -> Generator[Ended, None, None]:
     if jobs > 1 and len(left) > 1:
         at_once = min(jobs, len(left))
         threads = max(1, _cores() // at_once)
         yield from run_jobs(left, at_once=at_once, threads=threads, progress=progress)
         return
     for job in left:
-        name = job.run
-        yield execute(
-            job, RunWatch(lambda share, text, run=name: progress.update(run, share, text))
-        )
+        yield execute(job, RunWatch(partial(progress.update, job.run)))
 
 
 def _left(rows: Sequence[Row], folder: Path) -> list[Job]:

@@ -124,7 +124,7 @@ class Table:
 
 
 def read_expected(paper: str) -> dict[str, Any]:
-    """``expected.toml`` of a paper: ``[TABLE.rows.ROW]`` with one line per metric; may be missing."""
+    """``expected.toml`` of a paper: ``[TABLE.rows.ROW]`` with lines of metrics; may be missing."""
     file = files("gossamer.experiments") / paper / "expected.toml"
     if not file.is_file():
         return {}
