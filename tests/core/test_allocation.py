@@ -61,7 +61,7 @@ def _some_scale_fits(state, raw, sizes) -> bool:
 @given(
     st.lists(layers | tiny, min_size=1, max_size=8), sparsities, st.sampled_from(["erk", "uniform"])
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @example([LayerSize("a", 1, 1)], 0.0, "erk")
 @example([LayerSize("a", 1, 1), LayerSize("b", 1, 1)], 0.0, "uniform")
 def test_the_budget_is_met_exactly(model, sparsity, distribution):
@@ -94,7 +94,7 @@ def test_dense_first(model, sparsity):
 
 @pytest.mark.parametrize("distribution", ["erk", "uniform"])
 @given(model=st.lists(layers | tiny, min_size=1, max_size=4), sparsity=sparsities)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_shares_against_brute_force(distribution, model, sparsity):
     total = round((1.0 - sparsity) * weights(model))
     assume(total >= len(model))

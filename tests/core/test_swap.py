@@ -52,7 +52,7 @@ def plan(case):
 
 
 @given(swaps())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_plan(case):
     _, old, removal, own, candidates, entry, count = case
     swap = plan(case)

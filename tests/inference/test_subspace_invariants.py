@@ -26,7 +26,7 @@ OPTIMIZERS = {
     "radam": lambda p: torch.optim.RAdam(p, lr=1e-3),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.5, centered=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2),
-    "adadelta": lambda p: torch.optim.Adadelta(p),
+    "adadelta": torch.optim.Adadelta,
     "adamax": lambda p: torch.optim.Adamax(p, lr=1e-3),
     "rprop": lambda p: torch.optim.Rprop(p, lr=1e-3, step_sizes=(1e-6, 1e-2)),
     "asgd": lambda p: torch.optim.ASGD(p, lr=1e-3),
@@ -72,7 +72,11 @@ def conv2d() -> nn.Module:
     )
 
 
-NETWORKS = {"mlp": mlp, "conv_mix": conv_mix, "conv2d": conv2d, "tied": Tied, "root": None}
+def root() -> nn.Module:
+    return nn.Linear(6, 3)
+
+
+NETWORKS = {"mlp": mlp, "conv_mix": conv_mix, "conv2d": conv2d, "root": root, "tied": Tied}
 
 
 @dataclass
@@ -112,7 +116,8 @@ def check_layer(layer, opt, old: Before, sigma_init: str) -> tuple[int, int]:
     now = layer.support.positions().tolist()
     assert len(now) == len(old.positions) == len(set(now))
     assert now == sorted(now)
-    assert now[0] >= 0 and now[-1] < layer.layout.numel
+    assert now[0] >= 0
+    assert now[-1] < layer.layout.numel
     removed, added = set(old.positions) - set(now), set(now) - set(old.positions)
     assert removed <= set(old.positions)
     assert not added & set(old.positions)
@@ -151,30 +156,28 @@ def check_layer(layer, opt, old: Before, sigma_init: str) -> tuple[int, int]:
     return len(stay), len(fresh)
 
 
-settings_of_a_run = st.fixed_dictionaries(
-    {
-        "network": st.sampled_from(sorted(NETWORKS)),
-        "bayesian": st.booleans(),
-        "sparsity": st.sampled_from([0.0, 0.2, 0.5, 0.75, 0.9]),
-        "distribution": st.sampled_from(["erk", "uniform"]),
-        "removal": st.sampled_from(sorted(REMOVAL)),
-        "addition": st.sampled_from(sorted(ADDITION)),
-        "sigma_init": st.sampled_from(["mean", "eps"]),
-        "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
-        "fraction": st.sampled_from([0.05, 0.3, 0.7, 1.0]),
-        "end": st.sampled_from([0.5, 1.0]),
-        "every": st.integers(1, 3),
-        "seed": st.integers(0, 2**31),
-    }
-)
+def runs(*networks: str) -> st.SearchStrategy[dict[str, object]]:
+    return st.fixed_dictionaries({"network": st.sampled_from(networks), **CHOICES})
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], database=None)
-@given(run=settings_of_a_run)
-def test_invariants_at_every_step(run):
+CHOICES = {
+    "bayesian": st.booleans(),
+    "sparsity": st.sampled_from([0.0, 0.2, 0.5, 0.75, 0.9]),
+    "distribution": st.sampled_from(["erk", "uniform"]),
+    "removal": st.sampled_from(sorted(REMOVAL)),
+    "addition": st.sampled_from(sorted(ADDITION)),
+    "sigma_init": st.sampled_from(["mean", "eps"]),
+    "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
+    "fraction": st.sampled_from([0.05, 0.3, 0.7, 1.0]),
+    "end": st.sampled_from([0.5, 1.0]),
+    "every": st.integers(1, 3),
+    "seed": st.integers(0, 2**31),
+}
+
+
+def check_run(run) -> None:
     torch.manual_seed(run["seed"])
-    build = NETWORKS[run["network"]]
-    net = nn.Linear(6, 3) if build is None else build()
+    net = NETWORKS[run["network"]]()
     convert = gs.to_bayesian if run["bayesian"] else gs.to_sparse
     model = convert(net, run["sparsity"], sparsity_distribution=run["distribution"]).train()
     opt = OPTIMIZERS[run["optimizer"]](list(model.parameters()))
@@ -213,3 +216,15 @@ def test_invariants_at_every_step(run):
                 assert torch.equal(layer.support.positions(), group.first.support.positions())
         assert {n: layer.nnz for n, layer in sparse_layers(model).items()} == budget
         assert [(id(p), p.data_ptr()) for p in model.parameters()] == identity
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], database=None)
+@given(run=runs("mlp", "conv_mix", "conv2d", "root"))
+def test_invariants_at_every_step(run):
+    check_run(run)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow], database=None)
+@given(run=runs("tied"))
+def test_invariants_of_shared_weights(run):
+    check_run(run)

@@ -134,7 +134,8 @@ def test_passes_for_scores_leave_no_trace(addition):
         for n, layer in sparse_layers(model).items()
     }
     info = subspace.step(lambda: F.cross_entropy(model(x), y))
-    assert info is not None and sum(c.added for c in info.layers.values()) > 0
+    assert info is not None
+    assert sum(c.added for c in info.layers.values()) > 0
     for name, buffer in model.named_buffers():
         if not name.endswith("indices"):
             assert torch.equal(buffer, buffers[name]), name
@@ -163,7 +164,9 @@ def test_signed_average_differs_from_the_average_of_sizes():
         )
         torch.manual_seed(3)
         subspace.step(lambda: F.cross_entropy(model(x), y))
-        kept[addition] = [set(m.support.positions().tolist()) for m in sparse_layers(model).values()]
+        kept[addition] = [
+            set(m.support.positions().tolist()) for m in sparse_layers(model).values()
+        ]
         model.load_state_dict(state)
     twin = DenseTraining(model, OPTIMIZERS["sgd"])
     torch.manual_seed(3)

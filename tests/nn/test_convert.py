@@ -51,7 +51,7 @@ def networks(draw):
     st.sampled_from(sorted(DISTRIBUTION)),
     st.sampled_from(CONVERSIONS),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @example(nn.Sequential(nn.Linear(1, 1)), 0.0, "uniform_dense_first", gs.to_sparse)
 @example(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), 0.5, "erk", gs.to_bayesian)
 def test_the_number_kept_is_exact(net, sparsity, distribution, convert):

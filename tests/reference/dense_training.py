@@ -65,7 +65,7 @@ class DenseLayer(nn.Module):
 
     def kl(self) -> Tensor:
         q = torch.distributions.Normal(self.mean[self.mask], self.std[self.mask])
-        p = torch.distributions.Normal(0.0, self.prior_std)
+        p = torch.distributions.Normal(0.0, self.mean.new_tensor(self.prior_std))
         return torch.distributions.kl_divergence(q, p).sum()
 
     def apply_to(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small() -> RunConfig:
     """A run of a second: 5 steps per epoch, a swap every few steps."""
     return RunConfig(

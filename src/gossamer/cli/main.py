@@ -1,6 +1,7 @@
 """``gossamer``: the commands, and what becomes of errors.
 
-Exit codes: 0 done, 1 a check of ``reproduce --strict`` failed, 2 an error, 130 interrupted.
+Exit codes: 0 done, 1 a check of ``reproduce --strict`` failed (or nobody reads our output any
+more), 2 an error, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import gossamer
 from gossamer.cli.parser import Parser, add_command
 from gossamer.errors import GossamerError
 
-ERROR, INTERRUPTED = 2, 130
+UNREAD, ERROR, INTERRUPTED = 1, 2, 130
 
 _COMMANDS = {
     "train": "train a network into a run folder",
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read our output has seen enough; what is still buffered must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ERROR
+        return UNREAD
     except Exception as error:
         if os.environ.get("GOSSAMER_DEBUG") == "1":
             raise

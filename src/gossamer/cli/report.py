@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from gossamer.cli.output import Output
@@ -31,13 +32,19 @@ def add_compare(parser: Parser) -> None:
 def run_report(args: argparse.Namespace, output: Output) -> int:
     """Write the page and say where."""
     read_runs(args.runs)  # names a folder that is no run before any other is drawn
-    out = args.out or os.path.commonpath([Path(run).resolve() for run in args.runs])
-    path = write_report(args.runs, out)
+    path = write_report(args.runs, args.out or _shared_folder(args.runs))
     output.result(
         {"report": str(path), "runs": args.runs},
         lambda console: console.print(f"report: {path}", markup=False, soft_wrap=True),
     )
     return 0
+
+
+def _shared_folder(runs: Sequence[str]) -> Path:
+    """The folder that holds all runs: of one run, its own; shown as short as the runs were."""
+    shared = Path(os.path.commonpath([Path(run).resolve() for run in runs]))
+    here = Path.cwd()
+    return shared.relative_to(here) if shared.is_relative_to(here) else shared
 
 
 def run_compare(args: argparse.Namespace, output: Output) -> int:

@@ -1,4 +1,4 @@
-"""``gossamer reproduce``: a table of experiments, from its runs to its verdicts."""
+"""``gossamer reproduce``: an experiment, from its runs to its verdicts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
+from rich.markdown import Markdown
 
 from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, add_data_dir, set_run
 from gossamer.errors import InvalidValue
-from gossamer.experiments import TABLES, TableResult, find_table, run_table
+from gossamer.experiments import (
+    STUDIES,
+    TABLES,
+    Study,
+    Table,
+    TableResult,
+    find_experiment,
+    run_study,
+    run_table,
+)
 
 CHECK_FAILED = 1
 
@@ -18,7 +28,7 @@ CHECK_FAILED = 1
 def add_reproduce(parser: Parser) -> None:
     """Give the command its options."""
     parser.add_argument("key", nargs="?", metavar="KEY/TABLE", help="see --list")
-    parser.add_argument("--list", action="store_true", help="list the tables")
+    parser.add_argument("--list", action="store_true", help="list the experiments")
     parser.add_argument("--scale", metavar="SCALE", help="small (default) or paper")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="first seed (default 0)")
     parser.add_argument("--repeats", type=int, metavar="N", help="seeds per row")
@@ -34,29 +44,49 @@ def add_reproduce(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace, output: Output) -> int:
-    """Run the table and print it."""
+    """Run the experiment and print what it found."""
     if args.list:
         _list(output)
         return 0
     if args.key is None:
-        raise InvalidValue("table", None, "must be named", "gossamer reproduce --list shows them")
-    table = find_table(args.key)
-    scale = args.scale or table.scales[0]
-    out = Path(args.out or f"runs/{table.key.replace('/', '-')}-{scale}")
+        raise InvalidValue("KEY/TABLE", None, "must be given", "gossamer reproduce --list")
+    found = find_experiment(args.key)
     try:
-        result = run_table(
-            table,
-            out=out,
-            scale=scale,
-            seed=args.seed,
-            repeats=args.repeats,
-            jobs=args.jobs,
-            data_dir=args.data_dir,
-        )
+        if isinstance(found, Table):
+            return _run_table(found, args, output)
+        return _run_study(found, args, output)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what is done is saved; the same command goes on") from None
+
+
+def _run_table(table: Table, args: argparse.Namespace, output: Output) -> int:
+    scale = args.scale or table.scales[0]
+    out = Path(args.out or f"runs/{table.key.replace('/', '-')}-{scale}")
+    result = run_table(
+        table,
+        out=out,
+        scale=scale,
+        seed=args.seed,
+        repeats=args.repeats,
+        jobs=args.jobs,
+        data_dir=args.data_dir,
+    )
     output.result({**result.to_json(), "out": str(out)}, lambda console: _draw(result, console))
     return CHECK_FAILED if args.strict and not result.ok else 0
+
+
+def _run_study(study: Study, args: argparse.Namespace, output: Output) -> int:
+    for name in ("scale", "repeats", "jobs"):
+        value = getattr(args, name)
+        if value is not None:
+            raise InvalidValue(name, value, f"{study.key} has no such choice", "leave it out")
+    out = Path(args.out or f"runs/{study.key.replace('/', '-')}")
+    findings = run_study(study, out=out, seed=args.seed, data_dir=args.data_dir, notice=output.say)
+    output.result(
+        {"study": study.key, "out": str(out), **findings.values},
+        lambda console: console.print(Markdown(findings.markdown)),
+    )
+    return 0
 
 
 def _draw(result: TableResult, console: Console) -> None:
@@ -75,14 +105,18 @@ def _draw(result: TableResult, console: Console) -> None:
 
 
 def _list(output: Output) -> None:
-    def draw(console: Console) -> None:
-        table = plain_table("table", "scales", "seeds", "what it shows")
-        for one in TABLES.values():
-            table.add_row(one.key, ", ".join(one.scales), str(one.repeats), one.title)
-        console.print(table, markup=False)
-
-    values = [
-        {"table": one.key, "title": one.title, "scales": one.scales, "repeats": one.repeats}
+    tables = [
+        {"key": one.key, "title": one.title, "scales": list(one.scales), "repeats": one.repeats}
         for one in TABLES.values()
     ]
-    output.result(values, draw)
+    studies = [{"key": one.key, "title": one.title} for one in STUDIES.values()]
+
+    def draw(console: Console) -> None:
+        table = plain_table("experiment", "scales", "seeds", "what it shows")
+        for one in TABLES.values():
+            table.add_row(one.key, ", ".join(one.scales), str(one.repeats), one.title)
+        for study in STUDIES.values():
+            table.add_row(study.key, "–", "1", study.title)
+        console.print(table, markup=False)
+
+    output.result([*tables, *studies], draw)

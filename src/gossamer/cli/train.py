@@ -107,8 +107,11 @@ def run(args: argparse.Namespace, output: Output) -> int:
         output.result({**state, "step": result.step}, lambda console: None)
         return INTERRUPTED
     values: dict[str, Any] = {"run": str(out), "status": result.status, **result.metrics}
-    if not args.no_report:
-        values["report"] = str(write_report([out], out / "report.html"))
+    report = out / "report.html"
+    if not args.no_report and (result.status == "finished" or not report.exists()):
+        write_report([out], report)
+    if report.exists():
+        values["report"] = str(report)
     output.result(values, lambda console: draw_metrics(values, console))
     return 0
 

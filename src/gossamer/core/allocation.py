@@ -73,7 +73,7 @@ def budget(layers: Sequence[LayerSize], sparsity: float) -> int:
             "sparsity",
             sparsity,
             f"keeps {total} of {weights} weights in {len(layers)} layers: one would be empty",
-            f"use at most {1.0 - len(layers) / weights:.6g}",
+            f"use at most {floor(1e9 * (1.0 - len(layers) / weights)) / 1e9}",
         )
     return total
 
@@ -127,14 +127,9 @@ def _share(layers: Sequence[LayerSize], density: Sequence[float], total: int) ->
             high = middle
     exact = clipped(high)
     counts = [floor(t) for t in exact]
-    # The scale is exact only up to rounding, so counts may miss the total by one either way.
     by_remainder = sorted(range(len(layers)), key=lambda i: (counts[i] - exact[i], i))
     while sum(counts) < total:
         for i in by_remainder:
             if sum(counts) < total and counts[i] < sizes[i]:
                 counts[i] += 1
-    while sum(counts) > total:
-        for i in reversed(by_remainder):
-            if sum(counts) > total and counts[i] > 1:
-                counts[i] -= 1
     return counts

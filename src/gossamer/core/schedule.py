@@ -79,8 +79,9 @@ class Cyclical:
 
     def __call__(self, step: int) -> float:
         """The factor at ``step``."""
-        length = self.steps / self.cycles
-        return 0.5 * (1.0 + math.cos(math.pi * math.fmod(step, length) / length))
+        # In integers: a rounded cycle length would miss the restart.
+        share = (step * self.cycles % self.steps) / self.steps
+        return 0.5 * (1.0 + math.cos(math.pi * share))
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,8 @@ class Support:
 
 def check_indices(indices: Tensor, numel: int, name: str) -> None:
     """Raise unless ``indices`` is a sorted vector of distinct positions in ``[0, numel)``."""
+    if indices.is_floating_point() or indices.dtype == torch.bool:
+        raise InvalidValue(name, indices.dtype, "positions must be integers")
     if indices.dim() != 1:
         raise InvalidValue(name, tuple(indices.shape), "must be a vector of flat positions")
     if indices.numel() == 0:

@@ -9,9 +9,9 @@ divided by num_data.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from gossamer.core.schedule import Constant, Schedule
 from gossamer.errors import InvalidValue, NonFinite
 from gossamer.inference.parameters import decayed_std_groups
-from gossamer.nn import kl_divergence, weight_groups
+from gossamer.nn import kl_divergence
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class ELBO:
         self.schedule: Schedule = kl_weight if callable(kl_weight) else Constant(float(kl_weight))
         self.calls = 0
         self.parts: ElboParts | None = None
-        self._watch = _watch_decay(model)
+        if raw_std_ids(model):
+            _unwatched.add(self)
 
     @property
     def kl_weight(self) -> float:
@@ -181,29 +182,37 @@ def require_finite(loss: Tensor, model: nn.Module) -> None:
     )
 
 
-def _watch_decay(model: nn.Module) -> Callable[[], None] | None:
-    """Warn once if the first optimiser that steps the model's ``raw_std`` also decays them.
+_unwatched: WeakSet[ELBO] = WeakSet()
+"""Objectives whose optimiser has not stepped yet."""
 
-    ELBO does not know the optimiser, and decay alone would move σ a long way, so it looks over the
-    shoulder of the first step.
+
+def _look_at_optimizer(optimizer: Optimizer, args: object, kwargs: object) -> None:
+    """Warn if the first optimiser that steps a model's ``raw_std`` also decays them.
+
+    ELBO does not know the optimiser, and decay alone would move σ a long way, so this looks over
+    the shoulder of every first step.
     """
-    if not weight_groups(model):
-        return None
-    names = {id(p): name for name, p in model.named_parameters() if name.endswith("weight_raw_std")}
-
-    def look(optimizer: Optimizer, args: object, kwargs: object) -> None:
-        mine = {id(p) for group in optimizer.param_groups for p in group["params"]} & names.keys()
-        if mine:
-            handle.remove()
-            warn_of_decay(optimizer, set(names))
-
-    handle = register_optimizer_step_pre_hook(look)
-    return handle.remove
+    if not _unwatched:
+        return
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for elbo in list(_unwatched):
+        raw = raw_std_ids(elbo.model)
+        if raw & stepped:
+            _unwatched.discard(elbo)
+            warn_of_decay(optimizer, raw)
 
 
-def warn_of_decay(optimizer: Optimizer, raw_std_ids: set[int]) -> None:
+register_optimizer_step_pre_hook(_look_at_optimizer)
+
+
+def raw_std_ids(model: nn.Module) -> set[int]:
+    """Identities of the ``weight_raw_std`` of a model."""
+    return {id(p) for name, p in model.named_parameters() if name.endswith("weight_raw_std")}
+
+
+def warn_of_decay(optimizer: Optimizer, raw: set[int]) -> None:
     """One warning per parameter group that decays a ``raw_std``."""
-    for place, decay in decayed_std_groups(optimizer, raw_std_ids):
+    for place, decay in decayed_std_groups(optimizer, raw):
         warnings.warn(
             f"optimiser group {place} applies weight_decay = {decay} to weight_raw_std, which "
             "pulls σ towards softplus(0) = 0.69; build the groups with gossamer.parameter_groups",

@@ -28,7 +28,7 @@ from gossamer.core.support import sample_distinct
 from gossamer.core.swap import SwapPlan, follow, plan_swap
 from gossamer.errors import InvalidValue, NonFinite
 from gossamer.inference.addition_passes import rank_by_passes
-from gossamer.inference.objective import warn_of_decay
+from gossamer.inference.objective import raw_std_ids, warn_of_decay
 from gossamer.inference.optimizer_state import follow_optimizer
 from gossamer.nn import BayesianLayer, WeightGroup, require_groups
 from gossamer.ops import Growth
@@ -119,6 +119,7 @@ class Subspace:
         self.generator = generator
         self.steps = 0
         self.postponed = 0
+        self.reused: set[str] = set()
         self._check()
         self._prepare_next()
 
@@ -148,6 +149,8 @@ class Subspace:
         if self.rule.own_pass:
             self._own_passes(closure)
         caught = [(g, g.first.growth) for g in self.groups if g.first.growth is not None]
+        # A layer called several times in one pass shows itself now; its next swap sums its uses.
+        self.reused |= {group.name for group, growth in caught if growth.needs_dense}
         if not all(growth.is_finite for _, growth in caught):
             self._postpone()
             return None
@@ -187,10 +190,7 @@ class Subspace:
                         f"lacks the parameter {names[id(parameter)]}",
                         "build it from gossamer.parameter_groups(model, lr=…) after conversion",
                     )
-        raw = {
-            id(p) for name, p in self.model.named_parameters() if name.endswith("weight_raw_std")
-        }
-        warn_of_decay(self.optimizer, raw)
+        warn_of_decay(self.optimizer, raw_std_ids(self.model))
 
     def _prepare_next(self) -> None:
         """Arm the layers if the next step swaps by training gradients, else disarm them."""
@@ -207,7 +207,7 @@ class Subspace:
                 continue
             # A weight with several uses has as many gradients in one pass: they are summed in a
             # dense buffer.
-            dense = keep_dense or layer.draws_weights
+            dense = keep_dense or layer.draws_weights or group.name in self.reused
             growth = Growth.empty(layer.support, count, layer.leading().device, keep_dense=dense)
             for each in group.layers:
                 each.growth = growth

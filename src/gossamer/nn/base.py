@@ -14,9 +14,13 @@ from torch import Tensor, nn
 from gossamer.core.gaussian import kl_to_prior, raw_from_std, std_from_raw
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import InvalidValue
-from gossamer.ops import Backend, Growth, Layout, backend, draw_seed, fold_seed, normal
+from gossamer.ops import Backend, Growth, Layout, backend, draw_seed, normal
 
 Noise = Literal["weight", "local"]
+
+# The golden ratio in 63 bits: multiples are spread evenly, so that calls get distant seeds.
+_SEED_STRIDE = 0x4F1BBCDCBFA53E0B
+_SEED_RANGE = 2**62
 
 
 @dataclass(eq=False)
@@ -26,20 +30,24 @@ class SamplingState:
     Attributes:
         noise: ``weight``: one θ for all rows; ``local``: independent per row and pixel; ``None``:
             the means.
-        seed: Folded from the context's seed and the layer's place in the model.
+        seed: 0-d int64, folded from the context's seed and the layer's place in the model; a
+            tensor, so that compiled graphs do not depend on its value.
         calls: Forward passes so far; local noise must differ between two calls of one layer.
     """
 
     noise: Noise | None
-    seed: int
+    seed: Tensor
     calls: int = 0
 
     def next_seed(self, noise: Noise) -> Tensor:
         """The seed of this call: the same for every draw of θ, another for each local one."""
         if noise == "weight":
-            return torch.tensor(self.seed, dtype=torch.int64)
+            return self.seed
         self.calls += 1
-        return torch.tensor(fold_seed(self.seed, self.calls), dtype=torch.int64)
+        return self.seed + self.calls * _SEED_STRIDE % _SEED_RANGE
+
+    def __deepcopy__(self, memo: object) -> None:
+        """A copy of a sampling layer does not sample."""
 
 
 class SparseLayer(nn.Module):
@@ -55,7 +63,8 @@ class SparseLayer(nn.Module):
 
     Attributes:
         growth: Set while the layer is armed: backward passes then catch addition scores in it.
-        shared_seed: The seed that all uses of a shared weight take in this forward pass.
+        shared_seed: The seed that all uses of a shared weight take in one forward pass.
+        in_shared_forward: Whether the converted root is in that forward pass.
     """
 
     indices: Tensor | None
@@ -78,6 +87,7 @@ class SparseLayer(nn.Module):
         self.engine = engine
         self.draws_weights = draws_weights
         self.shared_seed: Tensor | None = None
+        self.in_shared_forward = False
         self.growth: Growth | None = None
         self.register_parameter("bias", bias)
         self.register_buffer("indices", support.indices)
@@ -253,9 +263,14 @@ class BayesianLayer(SparseLayer):
     def _seed(self, noise: Noise) -> Tensor:
         if self.sampling_state is not None:
             return self.sampling_state.next_seed(noise)
-        if self.shared_seed is not None:
+        # Inside the backward pass this is a recomputation (activation checkpointing).
+        if self.shared_seed is not None and (self.in_shared_forward or _in_backward()):
             return self.shared_seed
         return draw_seed()
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from gossamer.nn import conv, linear
 from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
@@ -40,9 +41,18 @@ TWINS: dict[type[nn.Module], Twin] = {
 def twin_of(module: nn.Module) -> Twin | None:
     """The twin of a module, also of a subclass that keeps torch's forward."""
     for kind, twin in TWINS.items():
-        if isinstance(module, kind) and type(module).forward is kind.forward:
-            return twin
+        if isinstance(module, kind):
+            return twin if _computes_like(module, kind) else None
     return None
+
+
+def _computes_like(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a subclass or changed instance still computes what ``kind`` does, no more."""
+    methods = ("forward", "_conv_forward")
+    changed = any(getattr(type(module), m, None) is not getattr(kind, m, None) for m in methods)
+    replaced = any(m in module.__dict__ for m in methods)
+    extra = set(module._parameters) - {"weight", "bias"}
+    return not (changed or replaced or extra or module._buffers or module._modules)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,40 +77,51 @@ def find_candidates(
     model: nn.Module, include: Iterable[Pattern] | None = None, exclude: Iterable[Pattern] = ()
 ) -> list[Candidate]:
     """The convertible weights of ``model``, each once, in the order of registration."""
-    include = None if include is None else list(include)
-    exclude = list(exclude)
+    wanted = None if include is None else _patterns(include)
+    unwanted = _patterns(exclude)
     names: dict[int, list[str]] = {}
     modules: dict[int, dict[int, nn.Module]] = {}
+    refused = set()
     for name, module in model.named_modules(remove_duplicate=False):
         if why_left(model, module) is not None:
-            continue
-        if include is not None and not _matches(name, module, include):
-            continue
-        if _matches(name, module, exclude):
             continue
         key = id(module.weight)
         names.setdefault(key, []).append(name)
         modules.setdefault(key, {})[id(module)] = module
-    return [Candidate(tuple(names[k]), tuple(modules[k].values())) for k in names]
+        if _matches(name, module, unwanted) or not (
+            wanted is None or _matches(name, module, wanted)
+        ):
+            refused.add(key)
+    # A shared weight is converted in all its places or in none: half would end the sharing.
+    return [
+        Candidate(tuple(names[k]), tuple(modules[k].values())) for k in names if k not in refused
+    ]
 
 
 def why_left(model: nn.Module, module: nn.Module) -> str | None:
     """Why a module of ``model`` cannot be converted, or ``None`` if it can."""
-    if isinstance(module, SparseLayer):
-        return "is sparse already"
+    kind = type(module).__name__
     twin = twin_of(module)
-    if twin is None:
-        return f"{type(module).__name__} has no sparse layer; it stays deterministic"
     weight = module._parameters.get("weight")
-    if weight is None:
-        return "its weight is computed from others (a parametrization)"
-    if nn.parameter.is_lazy(weight):
-        return "is not initialised yet; run one forward pass first"
-    kinds = {twin_of(other) for other in _owners(model, weight)}
-    if kinds != {twin}:
-        owners = [n for n, m in model.named_modules() if _owns(m, weight)]
-        return "its weight is tied to a module of another kind: " + ", ".join(owners)
-    return None
+    reason = None
+    if isinstance(module, SparseLayer):
+        reason = "is sparse already"
+    elif is_parametrized(module):
+        reason = "its weight or bias is computed from others (a parametrization)"
+    elif not isinstance(module, tuple(TWINS)):
+        reason = f"{kind} has no sparse layer; it stays deterministic"
+    elif weight is None:
+        reason = "its weight is computed from others, as pruning does"
+    elif nn.parameter.is_lazy(weight):
+        reason = "is not initialised yet; run one forward pass first"
+    elif twin is None:
+        reason = f"{kind} computes in a way of its own; it stays deterministic"
+    elif weight.numel() == 0:
+        reason = "has no weights"
+    elif {twin_of(other) for other in _owners(model, weight)} != {twin}:
+        owners = [name for name, m in model.named_modules() if _owns(m, weight)]
+        reason = "its weight is tied to a module of another kind: " + ", ".join(owners)
+    return reason
 
 
 def left_modules(model: nn.Module) -> list[tuple[str, str, int, str]]:
@@ -108,7 +129,9 @@ def left_modules(model: nn.Module) -> list[tuple[str, str, int, str]]:
     rows = []
     for name, module in model.named_modules():
         own = [p for p in module._parameters.values() if p is not None]
-        if isinstance(module, SparseLayer) or not any(
+        if is_parametrized(module):
+            own += list(module.parametrizations.parameters())
+        if isinstance(module, SparseLayer | ParametrizationList) or not any(
             nn.parameter.is_lazy(p) or p.dim() > 1 for p in own
         ):
             continue
@@ -135,6 +158,13 @@ def _owns(module: nn.Module, weight: nn.Parameter) -> bool:
 
 def _owners(model: nn.Module, weight: nn.Parameter) -> list[nn.Module]:
     return [m for m in model.modules() if _owns(m, weight)]
+
+
+def _patterns(patterns: Iterable[Pattern] | Pattern) -> list[Pattern]:
+    """One pattern may be given without a list around it."""
+    if isinstance(patterns, str | type):
+        return [patterns]
+    return list(patterns)
 
 
 def _matches(name: str, module: nn.Module, patterns: Iterable[Pattern]) -> bool:

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from gossamer.core.allocation import LayerSize, allocate
 from gossamer.core.support import Support
-from gossamer.errors import InvalidValue, UnknownName
+from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.nn.base import SparseLayer
 from gossamer.nn.candidates import Candidate, Pattern, find_candidates, twin_of
 from gossamer.nn.conv import dense_conv
 from gossamer.nn.linear import BayesianLinear, SparseLinear, dense_linear
 from gossamer.nn.prior import PosteriorStd, PriorStd, initial_std, resolve_prior_std
-from gossamer.nn.walk import share_draws, sparse_layers
+from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers
 from gossamer.ops import Layout
 
 SupportRule = Literal["random", "magnitude"]
@@ -32,6 +32,7 @@ _HOOKS = (
     "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs",
     "_backward_hooks",
+    "_is_full_backward_hook",
     "_backward_pre_hooks",
 )
 
@@ -143,7 +144,7 @@ def to_deterministic(model: nn.Module, *, inplace: bool = False) -> nn.Module:
         if id(layer) not in made:
             made[id(layer)] = _dense_twin(layer, weights)
         model = _put(model, name, made[id(layer)])
-    _forget_hook(model)
+    _forget_shared_draws(model)
     return model
 
 
@@ -201,7 +202,8 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     for candidate, nnz in zip(candidates, counts, strict=True):
         model = _replace(model, candidate, nnz, build, choice)
     if any(c.is_shared for c in candidates):
-        model.register_forward_pre_hook(share_draws)
+        model.register_forward_pre_hook(begin_shared_draws)
+        model.register_forward_hook(end_shared_draws)
     return model
 
 
@@ -214,6 +216,10 @@ def _replace(
     """
     weight = candidate.modules[0].weight
     assert isinstance(weight, Tensor)
+    if not bool(torch.isfinite(weight).all()):
+        raise InvalidData(
+            candidate.names[0] or "root", None, "has weights that are NaN or infinite"
+        )
     kept, values = choice.select(weight.detach(), nnz)
     options: dict[str, Any] = {"engine": choice.engine, "draws_weights": candidate.is_shared}
     shared: dict[str, nn.Parameter | None] = {}
@@ -225,8 +231,7 @@ def _replace(
             if parameter is not None:
                 parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)
-        for hooks in _HOOKS:
-            getattr(layer, hooks).update(getattr(module, hooks))
+        _move_hooks(module, layer)
         for name, other in list(model.named_modules(remove_duplicate=False)):
             if other is module:
                 model = _put(model, name, layer)
@@ -259,6 +264,7 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
         weights[id(leading)] = nn.Parameter(mean.clone(), requires_grad=leading.requires_grad)
     dense.register_parameter("weight", weights[id(leading)])
     dense.register_parameter("bias", layer.bias)
+    _move_hooks(layer, dense)
     return dense.train(layer.training)
 
 
@@ -271,7 +277,16 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
     return model
 
 
-def _forget_hook(model: nn.Module) -> None:
-    for key, hook in list(model._forward_pre_hooks.items()):
-        if hook is share_draws:
-            del model._forward_pre_hooks[key]
+def _move_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Hooks go along; the dictionaries themselves move, so that their handles still remove them."""
+    for hooks in _HOOKS:
+        setattr(new, hooks, getattr(old, hooks))
+
+
+def _forget_shared_draws(model: nn.Module) -> None:
+    """Take the hooks of shared weights off, wherever a converted part was nested."""
+    for module in model.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key, hook in list(hooks.items()):
+                if hook in (begin_shared_draws, end_shared_draws):
+                    del hooks[key]

@@ -88,8 +88,11 @@ class Summary:
 
     @property
     def flop_density(self) -> float | None:
-        """FLOPs of a pass over those of the dense model; above the weight density under ERK."""
-        if not self.rows or any(row.forward_flops is None for row in self.rows):
+        """FLOPs of a pass over those of the dense model, of the layers whose FLOPs are known.
+
+        Under ERK it is above the weight density.
+        """
+        if all(row.dense_flops is None for row in self.rows):
             return None
         return sum(r.forward_flops or 0 for r in self.rows) / sum(
             r.dense_flops or 0 for r in self.rows
@@ -194,7 +197,7 @@ def _count_positions(model: nn.Module, input_shape: tuple[int, ...]) -> dict[int
         model.eval()
         with torch.no_grad():
             model(torch.zeros((1, *input_shape), dtype=like.dtype, device=like.device))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, IndexError) as error:
         rule = "does not fit the model: " + str(error).splitlines()[0]
         raise InvalidValue("input_shape", input_shape, rule) from error
     finally:

@@ -5,7 +5,7 @@ The choice is explained, with its measurements, in docs/defaults.md.
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 from typing import Literal
 
 import torch
@@ -35,8 +35,8 @@ def resolve_prior_std(prior_std: PriorStd, layout: Layout, density: float) -> fl
     """
     if prior_std == "scaled":
         return PRIOR_GAIN / sqrt(max(layout.inputs_per_output * density, 1.0))
-    if not float(prior_std) > 0.0:
-        raise InvalidValue("prior_std", prior_std, "must be positive or 'scaled'")
+    if not _is_positive(prior_std):
+        raise InvalidValue("prior_std", prior_std, "must be positive and finite, or 'scaled'")
     return float(prior_std)
 
 
@@ -46,14 +46,18 @@ def initial_std(
     """Initial posterior std ``[nnz]`` of one layer."""
     if posterior_std == "scaled":
         return torch.full_like(mean, POSTERIOR_SHARE * prior_std)
-    if isinstance(posterior_std, tuple):
+    if isinstance(posterior_std, tuple) and len(posterior_std) == 2:
         centre, spread = posterior_std
         noise = torch.randn(mean.shape, generator=generator, dtype=torch.float32)
         # |N| can come arbitrarily close to 0, where its softplus pre-image leaves float32.
         drawn = (centre + spread * noise).abs().clamp_(min=1e-8)
         return drawn.to(mean)
-    if not isinstance(posterior_std, float | int) or not float(posterior_std) > 0.0:
+    if not isinstance(posterior_std, float | int) or not _is_positive(posterior_std):
         raise InvalidValue(
             "posterior_std", posterior_std, "must be positive, (mean, spread) or 'scaled'"
         )
     return torch.full_like(mean, float(posterior_std))
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, float | int) and 0.0 < value < inf

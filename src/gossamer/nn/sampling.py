@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 from gossamer.errors import UnknownName
@@ -53,7 +54,9 @@ def _override(model: nn.Module, seed: int, noise: Noise | None) -> Iterator[None
             for layer in group.layers:
                 if isinstance(layer, BayesianLayer):
                     before.append((layer, layer.sampling_state))
-                    layer.sampling_state = SamplingState(noise, fold_seed(seed, place))
+                    layer.sampling_state = SamplingState(
+                        noise, torch.tensor(fold_seed(seed, place), dtype=torch.int64)
+                    )
         yield
     finally:
         for layer, state in before:

@@ -76,20 +76,28 @@ def kl_divergence(model: nn.Module) -> Tensor:
     return torch.stack([t.to(terms[0].device) for t in terms]).sum() if terms else torch.zeros(())
 
 
-def share_draws(model: nn.Module, inputs: object = None) -> None:
+def begin_shared_draws(model: nn.Module, inputs: object = None) -> None:
     """Give all uses of a shared weight one seed for this forward pass.
 
-    Runs as a forward pre-hook of the converted root.
-
-    Without it two uses of one layer would see two different draws of what is a single θ. The
-    gradients that an armed weight sums over its uses start anew here too.
+    Runs as a forward pre-hook of the converted root. Without it two uses of one layer would see two
+    different draws of what is a single θ. In evaluation nothing is drawn, so that validating does
+    not change the training that follows.
     """
     seeds: dict[int, Tensor] = {}
-    for layer in model.modules():
-        if isinstance(layer, SparseLayer) and layer.draws_weights:
+    for layer in _shared_layers(model):
+        layer.in_shared_forward = layer.training
+        if layer.training:
             key = id(layer.leading())
             if key not in seeds:
                 seeds[key] = draw_seed()
             layer.shared_seed = seeds[key]
-            if layer.growth is not None:
-                layer.growth.new_pass()
+
+
+def end_shared_draws(model: nn.Module, inputs: object = None, output: object = None) -> None:
+    """The forward pass of the root is over: direct calls of a layer draw for themselves again."""
+    for layer in _shared_layers(model):
+        layer.in_shared_forward = False
+
+
+def _shared_layers(model: nn.Module) -> list[SparseLayer]:
+    return [m for m in model.modules() if isinstance(m, SparseLayer) and m.draws_weights]

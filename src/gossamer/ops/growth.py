@@ -27,14 +27,17 @@ class Growth:
         scores: ``[k]`` best addition scores off the support, highest first.
         positions: int64 ``[k]``, their flat positions; -1 until a backward has filled them.
         own: ``[nnz]`` scores on the support.
-        dense: ``[numel]`` gradient summed over the uses of a weight in one pass, where it has
-            several or several passes are averaged; else ``[0]``.
+        dense: ``[numel]`` gradient summed over the uses of the weight in one backward pass, where
+            it is known to have several or several passes are averaged; else ``[0]``.
+        task: int64 ``[2]`` on the CPU: number of the backward pass that wrote last, and how often
+            it used the weight.
     """
 
     scores: Tensor
     positions: Tensor
     own: Tensor
     dense: Tensor
+    task: Tensor
 
     @classmethod
     def empty(
@@ -47,6 +50,7 @@ class Growth:
             positions=torch.full((k,), _EMPTY, dtype=torch.int64, device=device),
             own=torch.zeros(support.nnz, device=device),
             dense=torch.zeros(support.numel if keep_dense else 0, device=device),
+            task=torch.full((2,), _EMPTY, dtype=torch.int64),
         )
 
     @property
@@ -59,9 +63,34 @@ class Growth:
         """Whether no caught score is NaN or infinite."""
         return bool(torch.isfinite(self.scores).all() and torch.isfinite(self.own).all())
 
+    @property
+    def needs_dense(self) -> bool:
+        """Whether one backward pass used the weight several times with nowhere to sum."""
+        return int(self.task[1]) > 1 and self.dense.numel() == 0
+
     def new_pass(self) -> None:
-        """Forget the gradient summed so far: a new forward begins."""
+        """Forget the gradient summed so far."""
         self.dense.zero_()
+
+    def catch(self, gradient: Tensor, indices: Tensor) -> None:
+        """Take the dense gradient of one use of the weight.
+
+        The uses of one backward pass are summed, as autograd sums them; a later pass starts anew.
+        """
+        number = torch._C._current_graph_task_id()
+        again = number != _EMPTY and int(self.task[0]) == number
+        self.task[0] = number
+        self.task[1] = int(self.task[1]) + 1 if again else 1
+        flat = gradient.detach().flatten().to(self.scores.dtype)
+        if self.needs_dense:
+            self.positions.fill_(_EMPTY)
+            return
+        if self.dense.numel() > 0:
+            flat = self.dense.add_(flat) if again else self.dense.copy_(flat)
+        self.rank(flat.abs(), indices)
+
+    def __deepcopy__(self, memo: object) -> None:
+        """A copy of an armed layer is not armed."""
 
     def rank(self, size: Tensor, indices: Tensor) -> None:
         """Fill the buffers from addition scores ``size`` ``[numel]``, all at least 0."""
@@ -74,7 +103,13 @@ class Growth:
 
 @torch.library.custom_op("gossamer::probe", mutates_args=())
 def _probe(
-    weight: Tensor, indices: Tensor, scores: Tensor, positions: Tensor, own: Tensor, dense: Tensor
+    weight: Tensor,
+    indices: Tensor,
+    scores: Tensor,
+    positions: Tensor,
+    own: Tensor,
+    dense: Tensor,
+    task: Tensor,
 ) -> Tensor:
     return weight.clone()
 
@@ -85,15 +120,18 @@ def _(weight: Tensor, *buffers: Tensor) -> Tensor:
 
 
 @torch.library.custom_op(
-    "gossamer::catch_scores", mutates_args=("scores", "positions", "own", "dense")
+    "gossamer::catch_scores", mutates_args=("scores", "positions", "own", "dense", "task")
 )
 def _catch_scores(
-    gradient: Tensor, indices: Tensor, scores: Tensor, positions: Tensor, own: Tensor, dense: Tensor
+    gradient: Tensor,
+    indices: Tensor,
+    scores: Tensor,
+    positions: Tensor,
+    own: Tensor,
+    dense: Tensor,
+    task: Tensor,
 ) -> None:
-    flat = gradient.detach().flatten().to(scores.dtype)
-    if dense.numel() > 0:
-        flat = dense.add_(flat)
-    Growth(scores, positions, own, dense).rank(flat.abs(), indices)
+    Growth(scores, positions, own, dense, task).catch(gradient, indices)
 
 
 @_catch_scores.register_fake
@@ -102,12 +140,14 @@ def _(gradient: Tensor, *buffers: Tensor) -> None:
 
 
 def _setup_probe(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[1:])
+    # Not save_for_backward: the buffers are written by every use of the weight, which its version
+    # check would take for a mistake.
+    ctx.buffers = inputs[1:]
 
 
 def _probe_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    _catch_scores(gradient, *ctx.saved_tensors)
-    return gradient, None, None, None, None, None
+    _catch_scores(gradient, *ctx.buffers)
+    return gradient, None, None, None, None, None, None
 
 
 _probe.register_autograd(_probe_backward, setup_context=_setup_probe)
@@ -119,5 +159,13 @@ def probe(weight: Tensor, indices: Tensor, growth: Growth) -> Tensor:
     Gradients may overflow (a loss scaler tries): ask ``Growth.is_finite`` before the scores are
     used.
     """
-    out: Tensor = _probe(weight, indices, growth.scores, growth.positions, growth.own, growth.dense)
+    out: Tensor = _probe(
+        weight,
+        indices,
+        growth.scores,
+        growth.positions,
+        growth.own,
+        growth.dense,
+        growth.task,
+    )
     return out

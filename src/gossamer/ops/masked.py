@@ -94,18 +94,25 @@ class _Noisy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, centre: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-        # A convolution algorithm may return -1e-12 for a sum of squares.
-        std = variance.clamp(min=0.0).sqrt_()
-        ctx.save_for_backward(std, noise)
-        return torch.addcmul(centre, std, noise)
+    def forward(centre: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        return torch.addcmul(centre, _root(variance), noise)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        _, variance, noise = inputs
+        ctx.save_for_backward(variance, noise)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        std, noise = ctx.saved_tensors
-        slope = torch.where(std > 0.0, noise / (2.0 * std), 0.0)
-        return gradient, slope.mul_(gradient), None
+        variance, noise = ctx.saved_tensors
+        slope = torch.where(variance > 0.0, noise / (2.0 * _root(variance)), 0.0)
+        return gradient, slope * gradient, None
+
+
+def _root(variance: Tensor) -> Tensor:
+    """Square root; a convolution algorithm may return -1e-12 for a sum of squares."""
+    return variance.clamp(min=0.0).sqrt()
 
 
 def _add_noise(centre: Tensor, variance: Tensor, noise: Tensor) -> Tensor:

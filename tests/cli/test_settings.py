@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Literal
+
+import pytest
+
+from gossamer.cli.settings import apply, describe, options_of, parse, settings_of
+from gossamer.errors import GossamerError, InvalidValue
+from gossamer.inference import METHODS, resolve_config
+from gossamer.train import RunConfig
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_setting_is_explained_and_has_its_default(method: str) -> None:
+    config = resolve_config(method)
+    found = settings_of(method)
+    assert list(found) == [field.name for field in fields(config)]
+    for name, setting in found.items():
+        assert setting.default == getattr(config, name)
+        assert setting.text, name
+        assert "``" not in setting.text
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "value"),
+    [
+        ("0.5", float, 0.5),
+        ("3", float, 3),
+        ("3", int, 3),
+        ("true", bool, True),
+        ("3", str, "3"),
+        ("true", str, "true"),
+        ("none", float | None, None),
+        ("0.5", float | None, 0.5),
+        ("sgd", Literal["adam", "sgd"], "sgd"),
+        ("scaled", float | Literal["scaled"], "scaled"),
+        ("0.1", float | Literal["scaled"], 0.1),
+        ("[0.1, 2]", float | tuple[float, float] | Literal["scaled"], [0.1, 2]),
+    ],
+)
+def test_a_text_becomes_the_value_of_its_type(text: str, hint: object, value: object) -> None:
+    found = parse("name", text, hint)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("abc", float),
+        ("true", float),
+        ("NaN", float),
+        ("Infinity", float),
+        ("1.5", int),
+        ("none", int),
+        ("1", bool),
+        ("lbfgs", Literal["adam", "sgd"]),
+        ("[1]", tuple[float, float]),
+        ('[1, "a"]', tuple[float, float]),
+    ],
+)
+def test_a_text_of_another_type_is_refused(text: str, hint: object) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        parse("name", text, hint)
+    assert f"name = {text}: must be of type {describe(hint)}" in str(caught.value)
+
+
+def test_types_in_words() -> None:
+    hint = float | tuple[float, int] | Literal["scaled"] | None
+    assert describe(hint) == "number or [number, whole number] or scaled or none"
+
+
+def test_a_setting_goes_where_it_belongs() -> None:
+    texts = ["hidden=[8]", "sparsity=0.9", "kl_weight = 0.3", "epochs=7", "lr=0.1", "ood=a,b"]
+    texts += ["method_options.swap_fraction=0.2", "model_options.activation=tanh", "data=a=b.csv"]
+    config = apply(RunConfig(), texts)
+    assert config.method_options == {"sparsity": 0.9, "kl_weight": 0.3, "swap_fraction": 0.2}
+    assert config.model_options == {"hidden": [8], "activation": "tanh"}
+    assert (config.epochs, config.lr, config.ood, config.data) == (7, 0.1, ("a", "b"), "a=b.csv")
+
+
+def test_method_and_model_are_known_before_their_settings() -> None:
+    config = apply(RunConfig(), ["prior_std=0.1", "method=dense_vi"])
+    assert config.method_options == {"prior_std": 0.1}
+    with pytest.raises(InvalidValue, match="no setting of the run, of rigl or of mlp"):
+        apply(RunConfig(), ["prior_std=0.1", "method=rigl"])
+
+
+def test_later_texts_win() -> None:
+    assert apply(RunConfig(), ["sparsity=0.9", "sparsity=0.5"]).method_options["sparsity"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epochs", "--set = epochs: must read key=value"),
+        ("=3", "must read key=value"),
+        ("kl_wieght=3", "did you mean kl_weight?"),
+        ("method_options.nothing=3", "setting = nothing: is no setting"),
+        ("input_shape=[3]", "is no setting"),
+        ("kl_weight=much", "must be of type number"),
+        ("epochs=0", "epochs = 0: must be a whole number ≥ 1"),
+        ("epochs.x=0", "epochs has no parts"),
+        ("method=magic", "choose one of: dense_vi, rigl, sgd, ssvi"),
+        ("model=magic", "model = magic: is not known"),
+    ],
+)
+def test_a_wrong_setting_is_named(text: str, said: str) -> None:
+    with pytest.raises(GossamerError) as caught:
+        apply(RunConfig(), [text])
+    assert said in str(caught.value)
+
+
+def test_options_of_a_model_leave_out_what_the_data_decide() -> None:
+    assert options_of("mlp") == ["hidden", "activation"]
+    assert not {"in_channels", "num_classes", "image_size"} & set(options_of("resnet18"))
