@@ -1,9 +1,8 @@
-"""Settings of all tests: one thread per worker, and hypothesis without deadlines on shared machines."""
+"""Settings of all tests: one thread per worker, no deadlines on shared machines, a fixed seed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,6 +15,5 @@ settings.load_profile("gossamer")
 
 
 @pytest.fixture(autouse=True)
-def _fixed_seed() -> Iterator[None]:
+def _fixed_seed() -> None:
     torch.manual_seed(0)
-    yield

@@ -12,7 +12,12 @@ from torch import nn
 
 from gossamer.inference.gradient import GradientMethod
 from gossamer.inference.likelihood import Likelihood
-from gossamer.inference.variational import VariationalConfig, bayesian_copy, warmed_elbo
+from gossamer.inference.variational import (
+    PAPER,
+    VariationalConfig,
+    bayesian_copy,
+    warmed_elbo,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +27,7 @@ class DenseVIConfig(VariationalConfig):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": {
-        "optimizer": "sgd",
-        "lr": 0.01,
-        "std_lr": 0.01,
-        "momentum": 0.9,
-        "weight_decay": 5e-4,
-        "decay_biases": True,
-        "prior_std": 0.005,
-        "posterior_std": (0.0006, 0.0005),
-        "initial_mean_std": 0.01,
-        "kl_weight": 0.01,
-        "kl_warmup": 0.5,
-    },
+    "paper": PAPER,
 }
 
 

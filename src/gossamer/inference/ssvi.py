@@ -13,7 +13,12 @@ from torch import nn
 
 from gossamer.inference.gradient import GradientMethod
 from gossamer.inference.likelihood import Likelihood
-from gossamer.inference.variational import VariationalConfig, bayesian_copy, warmed_elbo
+from gossamer.inference.variational import (
+    PAPER,
+    VariationalConfig,
+    bayesian_copy,
+    warmed_elbo,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +54,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     # The authors' CIFAR runs: see docs/defaults.md.
     "paper": {
-        "optimizer": "sgd",
-        "lr": 0.01,
-        "std_lr": 0.01,
-        "momentum": 0.9,
-        "weight_decay": 5e-4,
-        "decay_biases": True,
+        **PAPER,
         "sparsity_distribution": "uniform_dense_first",
-        "prior_std": 0.005,
-        "posterior_std": (0.0006, 0.0005),
-        "initial_mean_std": 0.01,
-        "kl_weight": 0.01,
-        "kl_warmup": 0.5,
         "update_every": 100,
         "skip_step_on_swap": True,
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,6 +41,22 @@ class VariationalConfig(OptimizerConfig):
     kl_warmup: float = 0.5
     temperature: float = 1.0
     backend: str = "masked"
+
+
+PAPER: dict[str, Any] = {
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "std_lr": 0.01,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "decay_biases": True,
+    "prior_std": 0.005,
+    "posterior_std": (0.0006, 0.0005),
+    "initial_mean_std": 0.01,
+    "kl_weight": 0.01,
+    "kl_warmup": 0.5,
+}
+"""Prior, posterior and optimiser of the SSVI authors' CIFAR runs, dense and sparse."""
 
 
 def bayesian_copy(

@@ -189,7 +189,9 @@ def _weight_curves(method: Method) -> Curves:
         if isinstance(layer, BayesianLayer)
     ]
     if stds:
-        weights["std_hist"] = _histogram(torch.cat(stds))
+        # The report shows σ on a logarithmic axis: bins of equal ratio.
+        logs = _histogram(torch.cat(stds).log())
+        weights["std_hist"] = {**logs, "edges": [math.exp(edge) for edge in logs["edges"]]}
     return {"layers": layers, "weights": weights}
 
 
