@@ -65,8 +65,9 @@ def convnet() -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("convert", [gs.to_bayesian, gs.to_sparse])
-@pytest.mark.parametrize("build", [mlp, convnet])
+@pytest.mark.parametrize(
+    ("build", "convert"), [(mlp, gs.to_bayesian), (convnet, gs.to_bayesian), (mlp, gs.to_sparse)]
+)
 def test_aot_eager_is_the_plain_loop(build, convert):
     """The same kernels, so equal to the last bit; nine swaps cost no further graph."""
     graphs = []

@@ -49,7 +49,9 @@ def run(args: argparse.Namespace, output: Output) -> int:
     began = time.perf_counter()
     dataset = load_dataset(config)
     _, facts = RunFolder(Path(args.path)).read_config()
-    if find_facts(config, dataset).data_sha256 != facts.data_sha256:
+    same_values = find_facts(config, dataset).data_sha256 == facts.data_sha256
+    # Values that were shifted or scaled look the same once prepared; their preparation does not.
+    if not same_values or dataset.preparation != loaded.preparation:
         raise InvalidData(
             "data", config.data, "is not what the run was trained on", "restore the old data"
         )

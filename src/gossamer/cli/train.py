@@ -14,7 +14,7 @@ from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, set_run
 from gossamer.inference import resolve_config
 from gossamer.report import write_report
-from gossamer.report.quantities import format_number, quantity
+from gossamer.report.quantities import QUANTITIES, format_number, quantity
 from gossamer.train import RunConfig, RunFolder, SilentProgress, default_progress, train
 
 INTERRUPTED = 130
@@ -131,7 +131,7 @@ def draw_metrics(values: dict[str, Any], console: Console) -> None:
     table.show_header = False
     for key, value in values.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            shown = format_number(key, value)
+            shown = format_number(key, value) if key in QUANTITIES else f"{value:.5g}"
             table.add_row(quantity(key).label, shown, style="bold" if key == "accuracy" else "")
         elif value is not None:
             table.add_row(key, str(value))

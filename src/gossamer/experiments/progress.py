@@ -106,8 +106,6 @@ class RichTableProgress:
         if run not in self._tasks:
             self._tasks[run] = self._bars.add_task(run, total=1.0, figures="")
         self._bars.update(self._tasks[run], completed=share, figures=figures)
-        # A resumed run begins with a share that cost nothing now.
-        self._shares.setdefault(run, 0.0)
         self._shares[run] = share
         self._show()
 

@@ -58,9 +58,14 @@ class Line:
         return float("nan") if found is None else found.mean
 
     def shown(self, metric: str) -> str:
-        """A metric as ``mean ± standard error``."""
+        """A metric as ``mean ± standard error``; of a size, the error only if it can be seen."""
         found = self.values.get(metric)
-        return "–" if found is None else format_spread(metric, found.mean, found.standard_error)
+        if found is None:
+            return "–"
+        error = found.standard_error
+        if quantity(metric).form in ("bytes", "count") and (error or 0.0) < 0.001 * found.mean:
+            error = None
+        return format_spread(metric, found.mean, error)
 
 
 Results = Mapping[str, Line]

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gossamer import predict
+from gossamer.cli.answers import answer_columns
+from gossamer.data import Preparation
+from gossamer.data.table_input import Column, TableInput
+from gossamer.data.target import ValueTarget
+from gossamer.predict import RealPrediction
+from gossamer.train import load_run
+
+NAMES = ("setosa", "versi color", "7")
+
+
+def write_csv(path: Path, columns: dict[str, list[Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def flowers(rows: int, seed: int) -> dict[str, list[Any]]:
+    """Three kinds that width and colour tell apart; height is noise."""
+    draw = np.random.default_rng(seed)
+    kind = draw.integers(0, 3, rows)
+    return {
+        "height": draw.normal(size=rows).round(4).tolist(),
+        "width": (100 * (kind == 1) + draw.normal(size=rows)).round(4).tolist(),
+        "colour": [("red", "red", "blue")[k] for k in kind],
+        "kind": [NAMES[k] for k in kind],
+    }
+
+
+@pytest.fixture(scope="module")
+def flower_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from gossamer.cli.main import main
+
+    folder = tmp_path_factory.mktemp("flowers")
+    data = write_csv(folder / "flowers.csv", flowers(300, seed=0))
+    run = folder / "run"
+    words = ["--data", str(data), "--target", "kind", "--sparsity", "0.5", "--epochs", "12"]
+    words += ["--set", "hidden=[16]", "--batch-size", "32", "--no-report", "--quiet", "--json"]
+    assert main(["train", *words, "--lr", "0.02", "--out", str(run)]) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def house_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from gossamer.cli.main import main
+
+    folder = tmp_path_factory.mktemp("houses")
+    data = write_csv(folder / "houses.csv", houses(300, seed=0))
+    run = folder / "run"
+    words = ["--data", str(data), "--target", "price", "--sparsity", "0", "--epochs", "30"]
+    words += ["--set", "hidden=[16]", "--batch-size", "32", "--no-report", "--quiet", "--json"]
+    assert main(["train", *words, "--lr", "0.02", "--out", str(run)]) == 0
+    return run
+
+
+def houses(rows: int, seed: int) -> dict[str, list[Any]]:
+    """Prices about 300,000 ± 60,000 of which 5,000 is noise."""
+    draw = np.random.default_rng(seed)
+    area = draw.normal(size=rows)
+    garden = draw.integers(0, 2, rows)
+    price = 300_000 + 50_000 * area + 60_000 * (garden - 0.5) + 5_000 * draw.normal(size=rows)
+    return {
+        "area": area.round(4).tolist(),
+        "garden": [("no", "yes")[g] for g in garden],
+        "price": price.round(2).tolist(),
+    }
+
+
+def test_classes_round_trip_with_shuffled_columns_and_names(
+    gossamer: Callable[..., Any], flower_run: Path, tmp_path: Path
+) -> None:
+    new = flowers(50, seed=1)
+    truth = new.pop("kind")
+    shuffled = {name: new[name] for name in ("colour", "height", "width")}
+    write_csv(tmp_path / "new.csv", shuffled)
+    answer = gossamer("predict", flower_run, "new.csv", "--out", "sub/answers.csv", "--json")
+    assert answer.code == 0
+    assert answer.json["count"] == 50
+    rows = read_csv(Path("sub/answers.csv"))
+    assert list(rows[0]) == [
+        "label",
+        *(f"prob_{name}" for name in sorted(NAMES)),
+        "entropy",
+        "mutual_information",
+    ]
+    assert np.mean([r["label"] == t for r, t in zip(rows, truth, strict=True)]) >= 0.9
+    for row in rows:
+        probs = {name: float(row[f"prob_{name}"]) for name in NAMES}
+        assert sum(probs.values()) == pytest.approx(1.0, abs=1e-6)  # float32 softmax
+        assert max(probs, key=lambda name: probs[name]) == row["label"]
+        entropy = -sum(p * np.log(p) for p in probs.values() if p > 0)
+        assert float(row["entropy"]) == pytest.approx(entropy, abs=1e-5)
+        assert 0 <= float(row["mutual_information"]) <= float(row["entropy"]) + 1e-6
+
+
+def test_the_order_of_columns_and_a_target_column_change_nothing(
+    gossamer: Callable[..., Any], flower_run: Path, tmp_path: Path
+) -> None:
+    new = flowers(20, seed=2)
+    write_csv(tmp_path / "a.csv", new)
+    write_csv(tmp_path / "b.csv", {name: new[name] for name in ("width", "colour", "height")})
+    a, b = (gossamer("predict", flower_run, name) for name in ("a.csv", "b.csv"))
+    assert a.code == b.code == 0
+    assert a.out == b.out
+    assert a.out.splitlines()[0].startswith("label,prob_7,")
+    assert len(a.out.splitlines()) == 21
+
+
+def test_values_come_in_original_units(
+    gossamer: Callable[..., Any], house_run: Path, tmp_path: Path
+) -> None:
+    new = houses(200, seed=1)
+    price = np.array(new.pop("price"))
+    write_csv(tmp_path / "new.csv", new)
+    found = gossamer("predict", house_run, "new.csv", "--json", "--num-samples", "10").json["rows"]
+    assert list(found[0]) == ["mean", "std", "epistemic", "aleatoric", "lower", "upper"]
+    table = {key: np.array([row[key] for row in found]) for key in found[0]}
+    # Prices vary by 60,000; an answer in standardised units would be off by 300,000.
+    assert np.sqrt(np.mean((table["mean"] - price) ** 2)) < 20_000
+    assert np.all((table["std"] > 500) & (table["std"] < 60_000))
+    total = np.sqrt(table["epistemic"] ** 2 + table["aleatoric"] ** 2)
+    assert table["std"] == pytest.approx(total, rel=1e-5)  # float32
+    assert np.all((table["lower"] < table["mean"]) & (table["mean"] < table["upper"]))
+    inside = (table["lower"] <= price) & (price <= table["upper"])
+    assert inside.mean() > 0.6
+
+
+def test_answers_equal_those_of_the_library(
+    gossamer: Callable[..., Any], house_run: Path, tmp_path: Path
+) -> None:
+    new = houses(5, seed=3)
+    write_csv(tmp_path / "new.csv", new)
+    rows = gossamer("predict", house_run, "new.csv", "--json", "--num-samples", "3").json["rows"]
+    loaded = load_run(house_run)
+    columns = {name: np.array(values, dtype=object) for name, values in new.items()}
+    prediction = predict(loaded.method, loaded.preparation.prepare(columns), 3, seed=0)
+    target = json.loads((house_run / "preparation.json").read_text())["target"]
+    mean = target["mean"][0] + target["scale"][0] * prediction.mean.double()
+    assert [row["mean"] for row in rows] == pytest.approx(mean.tolist(), rel=1e-12)
+
+
+def test_several_targets_get_a_column_each() -> None:
+    target = ValueTarget("y", (10.0, 100.0), (2.0, 3.0), vector=True)
+    preparation = Preparation(TableInput((Column("x", "float"),)), target)
+    ones = torch.ones(4, 5, 2)
+    prediction = RealPrediction(ones[0], ones[0], ones[0], ones, ones)
+    columns = answer_columns(prediction, preparation)
+    assert list(columns)[:4] == ["mean_0", "mean_1", "std_0", "std_1"]
+    assert columns["mean_0"] == [12.0] * 5
+    assert columns["mean_1"] == [103.0] * 5
+    assert columns["std_1"] == pytest.approx([3 * 2**0.5] * 5, rel=1e-6)
+    # The 95 % point of N(1, 1) is 2.6448536: the mixture's parts are all the same.
+    assert columns["upper_0"] == pytest.approx([10 + 2 * 2.6448536] * 5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.pop("width"), "column 'width' is missing"),
+        (lambda c: c.update(weight=c["width"]), "column 'weight' was not there in training"),
+        (lambda c: c.update(width=["nan"] * 3), "column 'width', row 0: is missing"),
+        (lambda c: c.update(width=["1", "", "2"]), "column 'width', row 1: is missing"),
+        (lambda c: c.update(width=["1", "2", "inf"]), "column 'width', row 2 = inf: must be"),
+        (lambda c: c.update(width=["1", "x", "2"]), "column 'width', row 1 = x: is not a number"),
+        (lambda c: c.update(colour=["red", "red", "pink"]), "= pink: is a category that"),
+    ],
+)
+def test_a_mismatch_is_refused_by_name_and_nothing_is_written(
+    gossamer: Callable[..., Any],
+    flower_run: Path,
+    tmp_path: Path,
+    change: Callable[[dict[str, list[Any]]], object],
+    said: str,
+) -> None:
+    new = flowers(3, seed=4)
+    new.pop("kind")
+    change(new)
+    write_csv(tmp_path / "new.csv", new)
+    assert said in gossamer("predict", flower_run, "new.csv", "--out", "answers.csv").error
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_nothing_is_overwritten_without_force(
+    gossamer: Callable[..., Any], flower_run: Path, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "new.csv", flowers(3, seed=5))
+    (tmp_path / "answers.csv").write_text("mine")
+    words = ("predict", flower_run, "new.csv", "--out")
+    assert "exists; give --force" in gossamer(*words, "answers.csv").error
+    assert (tmp_path / "answers.csv").read_text() == "mine"
+    answer = gossamer(*words, "answers.csv", "--force")
+    assert (answer.code, answer.out) == (0, "3 answers: answers.csv\n")
+    assert len(read_csv(tmp_path / "answers.csv")) == 3
+    assert "is the file to predict for" in gossamer(*words, "new.csv", "--force").error
+    assert "must end in .csv" in gossamer(*words, "answers.txt").error
+
+
+def test_images_from_npz(gossamer: Callable[..., Any], trained: Path, tmp_path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    np.savez(tmp_path / "new.npz", x=load_digits().images[:7])
+    answer = gossamer("predict", trained, "new.npz", "--json")
+    assert answer.code == 0
+    assert len(answer.json["rows"]) == 7
+    assert all(row["label"] in "0123456789" for row in answer.json["rows"])
+    np.savez(tmp_path / "large.npz", x=np.zeros((2, 9, 9)))
+    assert "9" in gossamer("predict", trained, "large.npz").error
+
+
+def test_a_terminal_gets_a_table(
+    gossamer: Callable[..., Any],
+    flower_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_csv(tmp_path / "new.csv", flowers(30, seed=6))
+    monkeypatch.setattr("gossamer.cli.predict.sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+    answer = gossamer("predict", flower_run, "new.csv")
+    assert answer.code == 0
+    assert "mutual_information" in answer.out
+    assert "10 more rows" in answer.out

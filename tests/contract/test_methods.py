@@ -1,0 +1,240 @@
+"""What every method must do. Parametrised by the table, so a new row joins by itself."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import gossamer as gs
+from gossamer.errors import GossamerError, InvalidData, NonFinite
+from gossamer.inference import METHODS, SwapInfo
+from gossamer.nn import sparse_layers
+from reference.method_runs import CONVERTIBLE, build, clusters, has, network, run
+
+every_method = pytest.mark.parametrize("name", METHODS)
+ADDITIONS = [
+    (name, addition)
+    for name in METHODS
+    for addition in (
+        ["grad", "grad_mean", "grad_multi", "random"] if has(name, "addition") else [None]
+    )
+]
+
+
+def leaves(state, path=""):
+    """Every leaf of a nested state with its path; containers must be plain."""
+    if isinstance(state, dict):
+        for key, value in state.items():
+            assert type(key) in (str, int), path
+            yield from leaves(value, f"{path}/{key}")
+    elif isinstance(state, list | tuple):
+        for i, value in enumerate(state):
+            yield from leaves(value, f"{path}/{i}")
+    else:
+        yield path, state
+
+
+def assert_same_state(one, two) -> None:
+    ours, theirs = dict(leaves(one)), dict(leaves(two))
+    assert ours.keys() == theirs.keys()
+    for path, value in ours.items():
+        if isinstance(value, torch.Tensor):
+            assert value.dtype == theirs[path].dtype, path
+            assert torch.equal(value, theirs[path]), path
+        else:
+            assert value == theirs[path], path
+
+
+@every_method
+def test_build(name):
+    net = network()
+    before = copy.deepcopy(net.state_dict())
+    method = build(name, net=net)
+    assert method.name == name
+    assert isinstance(method.model, nn.Module)
+    assert isinstance(method.likelihood, gs.Categorical)
+    assert method.max_samples is None or method.max_samples >= 1
+    run(method, 2)
+    assert type(net[0]) is nn.Linear, "the network is copied"
+    for key, value in net.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    assert METHODS[name].about
+
+
+@every_method
+def test_a_step_reports_plain_numbers(name):
+    method = build(name)
+    for info in run(method, 8):
+        for field in ("loss", "nll", "kl", "kl_weight", "lr"):
+            value = getattr(info, field)
+            assert type(value) is float, field
+            assert math.isfinite(value), field
+        assert type(info.accuracy) is float
+        assert 0.0 <= info.accuracy <= 1.0
+        assert info.kl >= 0.0
+        assert info.swap is None or isinstance(info.swap, SwapInfo)
+
+
+@every_method
+def test_steps_learn_an_easy_problem(name):
+    method = build(name, total_steps=150)
+    x, y = clusters(seed=1)
+    rows = torch.arange(60)
+
+    def nll() -> float:
+        return -float(gs.predict(method, x, 8).probs[rows, y].log().mean())
+
+    before = nll()
+    infos = run(method, 150)
+    after = nll()
+    assert after < 0.5 * before
+    assert infos[-1].nll < infos[0].nll
+    assert float((gs.predict(method, x, 8).label == y).float().mean()) > 0.95
+
+
+@every_method
+def test_sampling(name):
+    method = build(name)
+    run(method, 3)
+    x, _ = clusters(10)
+    method.model.eval()
+    outside = method.model(x)
+
+    def drawn(index: int, seed: int) -> torch.Tensor:
+        with method.sample(index, seed=seed, noise="weight") as net:
+            return net(x).detach()
+
+    assert torch.equal(drawn(0, 7), drawn(0, 7))
+    if method.max_samples is None:
+        assert not torch.equal(drawn(0, 7), drawn(1, 8))
+    with pytest.raises(KeyError), method.sample(0, seed=1, noise="weight"):
+        raise KeyError
+    assert torch.equal(method.model(x), outside), "the context leaves no trace"
+
+
+@every_method
+def test_the_seed_fixes_everything(name):
+    one, two, other = build(name), build(name), build(name, seed=1)
+    states = []
+    for method in (one, two, other):
+        torch.manual_seed(5)
+        run(method, 8)
+        states.append(method.state_dict())
+    assert_same_state(states[0], states[1])
+    weights = [torch.cat([p.flatten() for p in m.model.parameters()]) for m in (one, other)]
+    assert not torch.equal(*weights)
+
+
+@every_method
+def test_state_is_plain(name):
+    method = build(name)
+    run(method, 4)
+    for path, value in leaves(method.state_dict()):
+        plain = type(value) in (int, float, str, bool, type(None))
+        assert plain or isinstance(value, torch.Tensor), (path, type(value))
+
+
+@pytest.mark.parametrize(("name", "addition"), ADDITIONS)
+@pytest.mark.parametrize("stop", [0, 2, 3, 7])
+def test_resuming_is_bit_equal(name, addition, stop):
+    """Saved before the first step, armed before a swap (2), right after one (3), and later.
+
+    The state goes into a method built with another seed, so with another support and weights.
+    """
+    options = {} if addition is None else {"addition": addition}
+    straight = build(name, **options)
+    torch.manual_seed(9)
+    run(straight, stop)
+    state, noise = copy.deepcopy(straight.state_dict()), torch.get_rng_state()
+    infos = run(straight, 8)
+    end = torch.get_rng_state()
+    resumed = build(name, seed=123, **options)
+    resumed.load_state_dict(state)
+    torch.set_rng_state(noise)
+    assert run(resumed, 8) == infos
+    assert torch.equal(torch.get_rng_state(), end)
+    assert_same_state(resumed.state_dict(), straight.state_dict())
+    x, _ = clusters(12)
+    one, two = gs.predict(straight, x, 3), gs.predict(resumed, x, 3)
+    assert torch.equal(one.samples, two.samples)
+    if addition is not None:
+        swaps = [info.swap for info in infos if info.swap is not None]
+        assert sum(layer.added for swap in swaps for layer in swap.layers.values()) > 0
+
+
+@every_method
+def test_loading_does_not_tie_two_methods_together(name):
+    one, two = build(name), build(name, seed=1)
+    run(one, 2)
+    two.load_state_dict(one.state_dict())
+    before = copy.deepcopy(one.state_dict())
+    run(two, 4)
+    assert_same_state(one.state_dict(), before)
+
+
+@every_method
+def test_the_state_of_another_method_is_refused(name):
+    states = {other: build(other).state_dict() for other in METHODS if other != name}
+    method = build(name)
+    for state in states.values():
+        with pytest.raises((GossamerError, RuntimeError, KeyError)):
+            method.load_state_dict(state)
+
+
+@every_method
+@pytest.mark.parametrize("sparsity", [0.3, 0.61, 0.9])
+def test_the_number_of_weights_is_exact_and_constant(name, sparsity):
+    if not has(name, "sparsity"):
+        method = build(name)
+        nnz = [layer.nnz for layer in sparse_layers(method.model).values()]
+        assert sum(nnz) == CONVERTIBLE, "a dense method keeps all"
+        return
+    method = build(name, sparsity=sparsity)
+    start = {n: layer.nnz for n, layer in sparse_layers(method.model).items()}
+    assert sum(start.values()) == round((1 - sparsity) * CONVERTIBLE)
+    for _ in range(12):
+        run(method, 1)
+        assert {n: layer.nnz for n, layer in sparse_layers(method.model).items()} == start
+    assert gs.summary(method.model).nnz == sum(start.values())
+
+
+@every_method
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian", "poisson"])
+def test_every_likelihood(name, likelihood):
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    method = build(name, net=net, likelihood=likelihood)
+    x, y = clusters()
+    target = (y > 0).float()
+    infos = [method.step((x, target)) for _ in range(12)]
+    assert infos[-1].loss < infos[0].loss
+    assert (infos[0].accuracy is None) == (likelihood != "bernoulli")
+    pred = gs.predict(method, x[:5], 3)
+    first = pred.probs if likelihood == "bernoulli" else pred.mean
+    assert first.shape == ((5, 2) if likelihood == "bernoulli" else (5,))
+
+
+@every_method
+def test_a_batch_of_one_row(name):
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    method = build(name, net=net, likelihood="gaussian")
+    assert math.isfinite(method.step((torch.randn(1, 4), torch.randn(1))).loss)
+
+
+@every_method
+def test_bad_batches_change_nothing(name):
+    method = build(name, net=nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)))
+    run(method, 2)
+    x, y = clusters()
+    before = copy.deepcopy(dict(method.model.state_dict()))
+    with pytest.raises(NonFinite, match="check inputs and targets"):
+        method.step((x * math.nan, y))
+    with pytest.raises(InvalidData, match="labels must lie in"):
+        method.step((x, y + 1))
+    with pytest.raises(InvalidData, match="target shape"):
+        method.step((x, y[:-1]))
+    for key, value in method.model.state_dict().items():
+        assert torch.equal(value, before[key]), key

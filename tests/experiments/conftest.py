@@ -1,0 +1,88 @@
+"""A table of four runs of a second each, and a watcher that remembers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gossamer.experiments import Check, Row, Table, at_least, repeated, runner
+from gossamer.train import RunConfig
+
+
+def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+    config = RunConfig(
+        epochs=3 if scale == "paper" else 2,
+        limit_train=100,
+        model_options={"hidden": [8]},
+        data_dir=data_dir,
+        checkpoint_every=2,
+    )
+    settings = config.to_json()
+    dense = RunConfig.from_json({**settings, "method": "sgd"})
+    sparse = RunConfig.from_json({**settings, "method_options": {"sparsity": 0.5}})
+    return [
+        *repeated("dense", "dense net", dense, seed=seed, repeats=repeats),
+        *repeated("sparse", "sparse net", sparse, seed=seed, repeats=repeats),
+    ]
+
+
+class Watcher:
+    """Remembers what it was told; interrupts after so many ends."""
+
+    def __init__(self, interrupt_after: int | None = None) -> None:
+        self.interrupt_after = interrupt_after
+        self.started: tuple[int, int] | None = None
+        self.shares: dict[str, list[float]] = {}
+        self.finished: list[str] = []
+        self.closed = 0
+
+    def start(self, total: int, done: int) -> None:
+        self.started = (total, done)
+
+    def update(self, run: str, share: float, figures: str) -> None:
+        self.shares.setdefault(run, []).append(share)
+
+    def finish(self, run: str, text: str) -> None:
+        self.finished.append(run)
+        if len(self.finished) == self.interrupt_after:
+            raise KeyboardInterrupt
+
+    def message(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table(
+        key="gossamer/tiny",
+        title="a tiny table",
+        rows=rows,
+        columns=("accuracy", "nll", "nnz"),
+        checks=(
+            at_least("sparse", "accuracy", 0.0),
+            at_least("dense", "accuracy", 1.1),
+            Check("always", lambda results: (True, f"{len(results)} rows")),
+            Check("asks too much", lambda results: (True, results["nothing"].label)),
+        ),
+        repeats=2,
+    )
+
+
+@pytest.fixture
+def blank_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report costs more than these runs; one test draws it, the others do not."""
+
+    def write(runs: list[Path], out: Path) -> Path:
+        out.write_text("", encoding="utf-8")
+        return out
+
+    monkeypatch.setattr(runner, "write_report", write)
+
+
+@pytest.fixture
+def watcher() -> type[Watcher]:
+    return Watcher

@@ -1,0 +1,53 @@
+"""Short runs of any method of the table, for the tests that all methods share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import nn
+
+import gossamer as gs
+from gossamer.inference import METHODS, StepInfo
+
+TOTAL = 24
+CONVERTIBLE = 4 * 16 + 16 * 3
+# Used where a method has such a setting: several swaps within a short run.
+SETTINGS = {
+    "lr": 0.02,
+    "sparsity": 0.5,
+    "update_every": 3,
+    "swap_fraction": 0.6,
+    "end_fraction": 1.0,
+    "num_draws": 2,
+}
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def has(name: str, setting: str) -> bool:
+    return setting in {f.name for f in dataclasses.fields(METHODS[name].config)}
+
+
+def build(name: str, *, seed: int = 0, net: nn.Module | None = None, **options):
+    torch.manual_seed(seed)
+    arguments = {"num_data": 60, "total_steps": TOTAL, **options}
+    for key, value in SETTINGS.items():
+        if has(name, key) and "preset" not in options:
+            arguments.setdefault(key, value)
+    return gs.build(name, network() if net is None else net, **arguments)
+
+
+def clusters(n: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Three classes far apart in four dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 3
+    centres = 3.0 * torch.eye(3, 4)
+    return centres[y] + 0.3 * torch.randn(n, 4, generator=generator), y
+
+
+def run(method, steps: int) -> list[StepInfo]:
+    x, y = clusters()
+    return [method.step((x, y)) for _ in range(steps)]
