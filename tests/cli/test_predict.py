@@ -235,7 +235,6 @@ def test_a_terminal_gets_a_table(
     write_csv(tmp_path / "new.csv", flowers(30, seed=6))
     monkeypatch.setattr("gossamer.cli.predict.sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERM", "dumb")
     answer = gossamer("predict", flower_run, "new.csv")
     assert answer.code == 0
     assert "mutual_information" in answer.out

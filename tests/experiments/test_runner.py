@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,7 +130,9 @@ class InThread:
     exitcode = 0
 
     def __init__(self, target: Any, args: tuple[Any, ...], daemon: bool) -> None:
-        self._thread = threading.Thread(target=target, args=args, daemon=daemon)
+        pipe, *rest = args
+        own = Connection(os.dup(pipe.fileno()))  # a process has its own copy, too
+        self._thread = threading.Thread(target=target, args=(own, *rest), daemon=daemon)
 
     def start(self) -> None:
         self._thread.start()
