@@ -96,6 +96,17 @@ def test_compare(gossamer: Callable[..., Any], two: tuple[str, str]) -> None:
     assert "is not a folder" in gossamer("compare", "runs/a", "runs/c").error
 
 
+def test_a_folder_of_runs_stands_for_them_and_our_report_is_no_run(
+    gossamer: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    Path("runs/report.html").write_text("written by an earlier call")
+    told = [gossamer("compare", *two, "--json"), gossamer("compare", "runs", "--json")]
+    told.append(gossamer("compare", *sorted(map(str, Path("runs").iterdir())), "--json"))
+    assert told[0].code == 0
+    assert told[0].json == told[1].json == told[2].json
+    assert "at least one run folder" in gossamer("compare", "runs/report.html").error
+
+
 def test_report_goes_into_the_folder_that_holds_the_runs(
     gossamer: Callable[..., Any], two: tuple[str, str], tmp_path: Path
 ) -> None:

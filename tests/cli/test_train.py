@@ -97,6 +97,27 @@ def test_a_wrong_input_is_one_line_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("nan", "column 'a', row 30: is missing"),
+        ("inf", "column 'a', row 30 = inf: must be finite"),
+        ("1,5", "column 'a', row 30 = 1,5: is not a number"),
+    ],
+)
+def test_a_bad_cell_of_a_table_is_named(
+    gossamer: Callable[..., Any], tmp_path: Path, cell: str, said: str
+) -> None:
+    rows = [f"{i / 7},{'yes' if i % 2 else 'no'}" for i in range(60)]
+    rows[30] = f'"{cell}",no'
+    Path("own.csv").write_text("a,b\n" + "\n".join(rows) + "\n")
+    words = ("train", "--data", "own.csv", "--epochs", "1", "--out", "run")
+    assert said in gossamer(*words, "--target", "b").error
+    assert "target: must name a column" in gossamer(*words).error
+    assert "target column = c: is not known" in gossamer(*words, "--target", "c").error
+    assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]
+
+
 def test_an_existing_run_is_not_touched(
     gossamer: Callable[..., Any], trained: Path, tmp_path: Path
 ) -> None:

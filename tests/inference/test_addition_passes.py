@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -88,7 +90,7 @@ def test_resuming_with_a_layer_called_twice():
         one_step(*straight)
     resumed = fresh()
     for new, old in zip(resumed, straight, strict=True):
-        new.load_state_dict(old.state_dict())
+        new.load_state_dict(copy.deepcopy(old.state_dict()))
     noise = torch.get_rng_state()
     for run in (straight, resumed):
         torch.set_rng_state(noise)

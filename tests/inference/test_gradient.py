@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import gossamer as gs
-from gossamer.errors import InvalidValue, NonFinite
+from gossamer.errors import InvalidValue, NonFinite, UnknownName
+from gossamer.inference.gradient import GradientMethod, OptimizerConfig
 from gossamer.nn import BayesianLayer, sparse_layers
 
 SPARSITY = {"ssvi": {"sparsity": 0.3}}
@@ -132,6 +133,27 @@ def test_the_learnt_noise_is_trained_and_saved():
     assert torch.equal(other.likelihood.raw_noise_std, method.likelihood.raw_noise_std)
     groups = {g["name"]: g["weight_decay"] for g in method.optimizer.param_groups}
     assert groups["likelihood"] == 0.0
+
+
+def test_two_methods_do_not_share_a_learnt_noise():
+    """A likelihood handed to several builds, as in a loop over seeds, is copied like the model."""
+    noise = gs.Gaussian("learn")
+    before = noise.raw_noise_std.item()
+    first, second = (
+        gs.build("sgd", nn.Linear(2, 1), num_data=9, total_steps=9, likelihood=noise, lr=0.1)
+        for _ in range(2)
+    )
+    first.step((torch.randn(9, 2), torch.randn(9)))
+    assert first.likelihood.raw_noise_std.item() != before
+    assert second.likelihood.raw_noise_std.item() == before
+
+
+@pytest.mark.parametrize(("setting", "value"), [("optimizer", "lbfgs"), ("lr_schedule", "step")])
+def test_a_config_made_by_hand_is_checked_too(setting, value):
+    config = OptimizerConfig(**{setting: value})
+    model = gs.to_sparse(network())
+    with pytest.raises(UnknownName, match=f"{setting} = {value}"):
+        GradientMethod("sgd", model, gs.Categorical(), gs.ELBO(model, 9), config, 9)
 
 
 def test_a_state_with_other_settings_is_refused():

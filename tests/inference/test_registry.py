@@ -103,3 +103,31 @@ def test_bad_settings_are_refused_by_name(name, setting, value):
         build(name, **{setting: value}, **extra)
     assert "\n" not in str(caught.value)
     assert setting in str(caught.value) or setting.partition("_")[2] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "rule"),
+    [
+        ("lr", "fast", "a number"),
+        ("lr", True, "a number"),
+        ("sparsity", None, "a number"),
+        ("update_every", 2.5, "a whole number or none"),
+        ("decay_biases", 1, "true or false"),
+        ("removal", 3, "a text"),
+        ("posterior_std", (0.1,), "two numbers"),
+        ("posterior_std", ("a", "b"), "two numbers"),
+        ("optimizer", "lbfgs", "'adam' or 'sgd'"),
+    ],
+)
+def test_settings_have_types(setting, value, rule):
+    """As they may come from a command line or a JSON file."""
+    with pytest.raises(InvalidValue, match=rf"{setting} of ssvi.*: must be .*{rule}"):
+        resolve_config("ssvi", **{setting: value})
+
+
+def test_whole_numbers_and_lists_serve():
+    config = resolve_config("ssvi", lr=1, posterior_std=[0.1, 0.05], std_lr=None, update_every=7)
+    assert config.lr == 1
+    assert config.posterior_std == (0.1, 0.05)
+    assert config.std_lr is None
+    assert config.update_every == 7

@@ -136,6 +136,21 @@ def test_the_error_names_the_layer_that_is_not_finite():
             one_step(net, opt, subspace, scale=math.inf)
 
 
+def test_a_postponed_swap_survives_saving():
+    model = bayesian()
+    opt = sgd(model)
+    subspace = gs.Subspace(model, opt, total_steps=100, update_every=3)
+    for step in range(3):
+        assert one_step(model, opt, subspace, scale=math.inf if step == 2 else 1.0) is None
+    resumed = gs.Subspace(model, opt, total_steps=100, update_every=3)
+    assert not resumed.is_due
+    resumed.load_state_dict(subspace.state_dict())
+    assert resumed.is_due
+    info = one_step(model, opt, resumed)
+    assert info is not None
+    assert info.step == 4
+
+
 def test_a_swap_postponed_beyond_the_end_is_dropped():
     model = bayesian()
     opt = sgd(model)

@@ -115,6 +115,12 @@ class TestGaussian:
         for ours, base in zip(moved.interval(0.8), pred.interval(0.8), strict=True):
             torch.testing.assert_close(ours, 10 + 3 * base, rtol=1e-5, atol=1e-5)
 
+    @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan])
+    def test_bad_scale(self, scale):
+        """A std of the wrong sign would turn every interval inside out."""
+        with pytest.raises(InvalidValue, match="scale"):
+            real(torch.zeros(2, 3), torch.ones(2, 3)).to_scale(0.0, scale)
+
     @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, 1.5, math.nan])
     def test_bad_level(self, level):
         with pytest.raises(InvalidValue, match="level"):

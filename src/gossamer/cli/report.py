@@ -11,10 +11,12 @@ from gossamer.cli.output import Output
 from gossamer.cli.parser import Parser, set_run
 from gossamer.report import comparison, print_comparison, read_runs, write_report
 
+_CONFIG, _REPORT = "config.json", "report.html"
+
 
 def add_report(parser: Parser) -> None:
     """Give ``report`` its options."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")
     parser.add_argument(
         "--out",
         metavar="FILE.html",
@@ -25,19 +27,35 @@ def add_report(parser: Parser) -> None:
 
 def add_compare(parser: Parser) -> None:
     """Give ``compare`` its options."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")
     set_run(parser, run_compare)
 
 
 def run_report(args: argparse.Namespace, output: Output) -> int:
     """Write the page and say where."""
-    read_runs(args.runs)  # names a folder that is no run before any other is drawn
-    path = write_report(args.runs, args.out or _shared_folder(args.runs))
+    runs = find_runs(args.runs)
+    read_runs(runs)  # names a folder that is no run before any other is drawn
+    path = write_report(runs, args.out or _shared_folder(args.runs))
     output.result(
-        {"report": str(path), "runs": args.runs},
+        {"report": str(path), "runs": [str(run) for run in runs]},
         lambda console: console.print(f"report: {path}", markup=False, soft_wrap=True),
     )
     return 0
+
+
+def find_runs(paths: Sequence[str]) -> list[Path]:
+    """Run folders from what a shell may give: a folder of runs stands for the runs in it.
+
+    ``runs/*`` also finds the report that an earlier call wrote there; it is left out.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        configs = [] if (path / _CONFIG).exists() else sorted(path.glob(f"*/{_CONFIG}"))
+        if configs:
+            found += [config.parent for config in configs]
+        elif not (path.name == _REPORT and path.is_file()):
+            found.append(path)
+    return found
 
 
 def _shared_folder(runs: Sequence[str]) -> Path:
@@ -49,6 +67,6 @@ def _shared_folder(runs: Sequence[str]) -> Path:
 
 def run_compare(args: argparse.Namespace, output: Output) -> int:
     """Print the table."""
-    rows = comparison(args.runs)
+    rows = comparison(find_runs(args.runs))
     output.result([row.to_json() for row in rows], lambda console: print_comparison(rows, console))
     return 0

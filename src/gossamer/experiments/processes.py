@@ -1,8 +1,8 @@
 """Runs in processes of their own, several at a time.
 
-A process serves one run and ends with it. Its pipe is its only tie: it sends news, and anything to
-read at its end, a word or the end of file of a parent that died, means stop: the run saves itself
-and can be resumed.
+A process does one run after another, as many as it is sent. Its pipe is its only tie: it sends
+news, and while a run goes on anything to read at its end, a word or the end of file of a parent that
+died, means stop: the run saves itself and can be resumed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -22,11 +22,21 @@ from gossamer.experiments.progress import RunWatch, TableProgress
 from gossamer.experiments.single import Ended, Job, execute
 
 
-@dataclass(frozen=True)
-class _Running:
-    job: Job
+@dataclass
+class _Worker:
     process: SpawnProcess
     pipe: Connection
+    job: Job
+
+    def take(self, job: Job) -> None:
+        """Begin a run."""
+        self.job = job
+        self.pipe.send(job)
+
+    def dismiss(self) -> None:
+        """End the process, which has no run in hand."""
+        self.pipe.close()
+        self.process.join()
 
 
 def run_jobs(
@@ -44,70 +54,82 @@ def run_jobs(
         progress: Who watches.
     """
     waiting = list(jobs)
-    running: dict[Connection, _Running] = {}
+    workers: dict[Connection, _Worker] = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                begun = _start(waiting.pop(0), threads)
-                running[begun.pipe] = begun
-            for pipe in wait(list(running)):
-                one = running[pipe]  # type: ignore[index]
-                ended = _listen(one, progress)
-                if ended is not None:
-                    del running[one.pipe]
-                    yield ended
+        while waiting and len(workers) < at_once:
+            worker = _start(waiting.pop(0), threads)
+            workers[worker.pipe] = worker
+        while workers:
+            for pipe in wait(list(workers)):
+                worker = workers[pipe]  # type: ignore[index]
+                ended = _listen(worker, progress)
+                if ended is None:
+                    continue
+                if waiting and ended.status != "failed":
+                    worker.take(waiting.pop(0))
+                else:
+                    del workers[worker.pipe]
+                    worker.dismiss()
+                yield ended
     finally:
-        _stop(list(running.values()), progress)
+        _stop(list(workers.values()), progress)
 
 
-def _start(job: Job, threads: int) -> _Running:
+def _start(job: Job, threads: int) -> _Worker:
     context = get_context("spawn")  # torch's threads do not survive a fork
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, job, threads), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
     with _without_interrupts():
         process.start()
     theirs.close()
-    return _Running(job, process, ours)
+    worker = _Worker(process, ours, job)
+    worker.take(job)
+    return worker
 
 
-def _listen(one: _Running, progress: TableProgress) -> Ended | None:
-    """One piece of news; the end if it is that."""
+def _listen(worker: _Worker, progress: TableProgress) -> Ended | None:
+    """One piece of news; the end of the run in hand if it is that."""
     try:
-        kind, *content = one.pipe.recv()
+        kind, *content = worker.pipe.recv()
     except (EOFError, OSError):
-        one.process.join()
-        code = one.process.exitcode
-        return Ended(one.job, "failed", f"its process ended with exit code {code}")
+        worker.process.join()
+        code = worker.process.exitcode
+        return Ended(worker.job, "failed", f"its process ended with exit code {code}")
     if kind == "update":
-        progress.update(one.job.run, *content)
+        progress.update(worker.job.run, *content)
         return None
-    one.process.join()
-    one.pipe.close()
-    return Ended(one.job, kind, *content)
+    return Ended(worker.job, kind, *content)
 
 
-def _stop(running: Sequence[_Running], progress: TableProgress) -> None:
-    for one in running:
-        try:
-            one.pipe.send("stop")
-        except OSError:  # it has ended
-            continue
-    for one in running:
-        while _listen(one, progress) is None:
+def _stop(workers: Sequence[_Worker], progress: TableProgress) -> None:
+    for worker in workers:
+        with suppress(OSError):  # it may have ended
+            worker.pipe.send(None)
+    for worker in workers:
+        while _listen(worker, progress) is None:
             pass
+        worker.dismiss()
 
 
-def _serve(pipe: Connection, job: Job, threads: int) -> None:
-    """The process: one run, from here to its end."""
+def _serve(pipe: Connection, threads: int) -> None:
+    """The process: runs, until it is told or left."""
     import torch
 
     torch.set_num_threads(threads)
-
-    def tell(*news: Any) -> None:
+    while True:
         try:
-            pipe.send(news)
-        except OSError:  # the parent died; the run will notice at its next step
+            job = pipe.recv()
+        except (EOFError, OSError):
             return
+        if job is None:
+            return
+        _do(pipe, job)
+
+
+def _do(pipe: Connection, job: Job) -> None:
+    def tell(*news: Any) -> None:
+        with suppress(OSError):  # the parent died; the run will notice at its next step
+            pipe.send(news)
 
     watch = RunWatch(lambda share, figures: tell("update", share, figures))
     try:

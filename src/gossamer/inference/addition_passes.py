@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from gossamer.core.addition import AdditionRule
 from gossamer.nn import WeightGroup
@@ -33,6 +33,8 @@ def rank_by_passes(
         closure: Computes the loss of a mini-batch.
         num_draws: Number of passes.
     """
+    if not armed:
+        return
     sums = [torch.zeros_like(_growth(group).dense) for group in armed]
     leading = [group.first.leading() for group in armed]
     for _ in range(num_draws):
@@ -51,19 +53,25 @@ def rank_by_passes(
 
 @contextmanager
 def frozen_batchnorm(model: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises as usual but neither updates nor counts: passes leave no trace."""
+    """Running statistics stay as they are: normalisation works as usual but leaves no trace."""
     norms = [
-        m
+        (m, m.momentum)
         for m in model.modules()
         if isinstance(m, _NormBase) and m.training and m.track_running_stats
     ]
     try:
-        for norm in norms:
-            norm.track_running_stats = False
+        for norm, _ in norms:
+            # BatchNorm counts its batches unless told not to track; InstanceNorm updates whatever
+            # it is told, but with momentum 0 to the old value.
+            if isinstance(norm, _BatchNorm):
+                norm.track_running_stats = False
+            else:
+                norm.momentum = 0.0
         yield
     finally:
-        for norm in norms:
+        for norm, momentum in norms:
             norm.track_running_stats = True
+            norm.momentum = momentum
 
 
 def _growth(group: WeightGroup) -> Growth:

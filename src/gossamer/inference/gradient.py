@@ -5,6 +5,7 @@ Optimiser, learning-rate schedule, one training step, saving.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,14 @@ class OptimizerConfig:
     weight_decay: float = 0.0
     decay_biases: bool = False
     clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "std_lr", "momentum", "weight_decay"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0.0:
+                raise InvalidValue(name, value, "must not be negative")
+        if self.clip_norm is not None and not self.clip_norm > 0.0:
+            raise InvalidValue("clip_norm", self.clip_norm, "must be positive or none")
 
 
 DENSE_LR = 2e-3
@@ -179,7 +188,8 @@ class GradientMethod:
             )
         self.model.load_state_dict(state["model"])
         self.likelihood.load_state_dict(state["likelihood"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        # A copy: torch keeps the given tensors, and two methods would then share their moments.
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.elbo.load_state_dict(state["elbo"])
         if self.subspace is not None:
             self.subspace.load_state_dict(state["subspace"])

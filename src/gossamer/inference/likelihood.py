@@ -44,11 +44,8 @@ class Categorical(Likelihood):
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum over positions of log softmax at the target class."""
         check_labels(output, target)
-        return -_per_example(
-            F.cross_entropy(
-                output.float() if _is_half(output) else output, target, reduction="none"
-            )
-        )
+        logits = output.float() if _is_half(output) else output
+        return -_per_example(F.cross_entropy(logits, target.long(), reduction="none"))
 
     def accuracy(self, output: Tensor, target: Tensor) -> float:
         """Share of positions whose largest logit is the target."""
@@ -137,7 +134,7 @@ class Poisson(Likelihood):
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum over elements of the Poisson log-probability."""
         log_rate, target = match(output, target)
-        wrong = (target < 0) | (target != target.round())
+        wrong = (target < 0) | (target != target.round()) | ~torch.isfinite(target)
         if bool(wrong.any()):
             raise InvalidData(
                 "target", float(target[wrong][0]), "a poisson target must be a whole number ≥ 0"
@@ -193,7 +190,7 @@ def match(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     target = target.to(output.dtype)
     if output.shape == target.shape:
         return output, target
-    if output.numel() == target.numel() and output.squeeze(-1).shape == target.squeeze(-1).shape:
+    if output.shape == (*target.shape, 1) or (*output.shape, 1) == target.shape:
         return output.reshape(target.shape), target
     raise InvalidData(
         "target shape", tuple(target.shape), f"must fit the output's shape {tuple(output.shape)}"

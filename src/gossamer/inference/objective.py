@@ -66,12 +66,14 @@ class ELBO:
         temperature: float = 1.0,
         accumulate: int = 1,
     ) -> None:
-        if num_data < 1:
+        if not num_data >= 1:
             raise InvalidValue(
                 "num_data", num_data, "must be the number of training examples, at least 1"
             )
-        if temperature < 0.0:
+        if not temperature >= 0.0:
             raise InvalidValue("temperature", temperature, "must not be negative")
+        if not callable(kl_weight) and not kl_weight >= 0.0:
+            raise InvalidValue("kl_weight", kl_weight, "must not be negative")
         if accumulate < 1:
             raise InvalidValue("accumulate", accumulate, "must be at least 1")
         self.model = model
@@ -155,6 +157,8 @@ def check_kl_scale(loss: Tensor, kl: Tensor, num_data: int) -> KLScale:
     factor = 0.0 if slope is None else float(slope) * num_data
     if factor == 0.0:
         return KLScale(0.0, "the loss does not depend on this KL at all: the prior has no effect")
+    if factor < 0.0:
+        return KLScale(factor, "your KL has the wrong sign: it must be added to the loss")
     if abs(factor - 1.0) < 1e-3:
         return KLScale(factor, "the KL is scaled right: mean NLL + KL / num_data")
     times, word = (1.0 / factor, "weak") if abs(factor) < 1.0 else (factor, "strong")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -34,26 +35,39 @@ following ones.
 """
 
 
+def check_optimizer(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Raise, before anything moves, where state of the optimiser could not follow a swap."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value):
+                _refuse(optimizer, name, f"{len(value)} tensors", "its parameter's shape")
+    for parameter in parameters:
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor) and value.dim() > 0 and value.shape != parameter.shape:
+                wanted = f"the shape {tuple(parameter.shape)}"
+                _refuse(optimizer, name, tuple(value.shape), wanted)
+
+
 def follow_optimizer(optimizer: Optimizer, parameter: nn.Parameter, source: Tensor) -> None:
-    """Carry every state tensor of ``parameter`` to the new support, in place.
+    """Carry every state tensor of ``parameter`` to the new support, in place; scalars stay.
 
     Args:
-        optimizer: Any torch optimiser whose state tensors have the parameter's shape or one
-            element.
+        optimizer: One that passed ``check_optimizer``.
         parameter: Vector over the support.
         source: int64 ``[nnz]``, see ``SwapPlan``.
     """
     for name, value in optimizer.state.get(parameter, {}).items():
-        if not isinstance(value, Tensor) or (value.dim() == 0):
-            continue
-        if value.shape != parameter.shape:
-            raise InvalidValue(
-                f"state {name!r} of {type(optimizer).__name__}",
-                tuple(value.shape),
-                f"must be scalar or of the shape {tuple(parameter.shape)} to follow a swap",
-                "use an optimiser with elementwise state, such as SGD, Adam or RMSprop",
-            )
-        value.copy_(follow(value, source, _fresh_value(name, value, source, optimizer)))
+        if isinstance(value, Tensor) and value.dim() > 0:
+            value.copy_(follow(value, source, _fresh_value(name, value, source, optimizer)))
+
+
+def _refuse(optimizer: Optimizer, name: str, value: object, wanted: str) -> None:
+    raise InvalidValue(
+        f"state {name!r} of {type(optimizer).__name__}",
+        value,
+        f"must be scalar or of {wanted} to follow a swap",
+        "use an optimiser with elementwise state, such as SGD, Adam or RMSprop",
+    )
 
 
 def _fresh_value(name: str, value: Tensor, source: Tensor, optimizer: Optimizer) -> Tensor | float:

@@ -29,7 +29,7 @@ from gossamer.core.swap import SwapPlan, follow, plan_swap
 from gossamer.errors import InvalidValue, NonFinite
 from gossamer.inference.addition_passes import rank_by_passes
 from gossamer.inference.objective import raw_std_ids, warn_of_decay
-from gossamer.inference.optimizer_state import follow_optimizer
+from gossamer.inference.optimizer_state import check_optimizer, follow_optimizer
 from gossamer.nn import BayesianLayer, WeightGroup, require_groups
 from gossamer.ops import Growth
 
@@ -161,6 +161,7 @@ class Subspace:
         return {
             "steps": self.steps,
             "postponed": self.postponed,
+            "reused": sorted(self.reused),
             "generator": self.generator.get_state(),
         }
 
@@ -168,6 +169,7 @@ class Subspace:
         """Go on where ``state`` was taken; arms the layers if a swap comes next."""
         self.steps = int(state["steps"])
         self.postponed = int(state["postponed"])
+        self.reused = set(state["reused"])
         self.generator.set_state(state["generator"].cpu())
         self._prepare_next()
 
@@ -254,12 +256,15 @@ class Subspace:
 
     @torch.no_grad()
     def _swap(self, fraction: float) -> SwapInfo:
-        layers = {}
+        # All plans and checks come before the first change: an error must not leave half a swap.
+        plans = []
         for group in self.groups:
-            count = self.schedule.count(self.steps, group.first.nnz)
-            plan = self._plan(group, count)
-            if plan is None:
-                continue
+            plan = self._plan(group, self.schedule.count(self.steps, group.first.nnz))
+            if plan is not None:
+                plans.append((group, plan))
+        check_optimizer(self.optimizer, [p for group, _ in plans for p in _vectors(group)])
+        layers = {}
+        for group, plan in plans:
             self._apply(group, plan)
             exchanged = plan.added.numel()
             layers[group.name] = LayerSwap(plan.support.nnz, exchanged, exchanged)

@@ -42,6 +42,17 @@ class VariationalConfig(OptimizerConfig):
     temperature: float = 1.0
     backend: str = "masked"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("initial_mean_std", "kl_weight", "temperature"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0.0:
+                raise InvalidValue(name, value, "must not be negative")
+        if not 0.0 <= self.kl_warmup <= 1.0:
+            raise InvalidValue(
+                "kl_warmup", self.kl_warmup, "must lie in [0, 1], a share of the run"
+            )
+
 
 PAPER: dict[str, Any] = {
     "optimizer": "sgd",
@@ -79,10 +90,6 @@ def bayesian_copy(
 
 def warmed_elbo(config: VariationalConfig, bnn: nn.Module, num_data: int, total_steps: int) -> ELBO:
     """The objective: β rises linearly from 0 to ``kl_weight`` over ``kl_warmup`` of the run."""
-    if not 0.0 <= config.kl_warmup <= 1.0:
-        raise InvalidValue("kl_warmup", config.kl_warmup, "must lie in [0, 1], a share of the run")
-    if config.kl_weight < 0.0:
-        raise InvalidValue("kl_weight", config.kl_weight, "must not be negative")
     schedule = linear_warmup(round(config.kl_warmup * total_steps), end=config.kl_weight)
     return ELBO(bnn, num_data, schedule, temperature=config.temperature)
 
