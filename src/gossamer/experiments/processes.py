@@ -1,8 +1,8 @@
 """Runs in processes of their own, several at a time.
 
 A process does one run after another, as many as it is sent. Its pipe is its only tie: it sends
-news, and while a run goes on anything to read at its end, a word or the end of file of a parent that
-died, means stop: the run saves itself and can be resumed.
+news, and while a run goes on anything to read at its end, a word or the end of file of a parent
+that died, means stop: the run saves itself and can be resumed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class _Worker:
     def take(self, job: Job) -> None:
         """Begin a run."""
         self.job = job
-        self.pipe.send(job)
+        with suppress(OSError):  # a process that died is noticed when it is listened to
+            self.pipe.send(job)
 
     def dismiss(self) -> None:
         """End the process, which has no run in hand."""
@@ -103,7 +104,7 @@ def _listen(worker: _Worker, progress: TableProgress) -> Ended | None:
 
 def _stop(workers: Sequence[_Worker], progress: TableProgress) -> None:
     for worker in workers:
-        with suppress(OSError):  # it may have ended
+        with suppress(OSError):
             worker.pipe.send(None)
     for worker in workers:
         while _listen(worker, progress) is None:

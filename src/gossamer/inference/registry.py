@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import UnionType
@@ -146,5 +147,6 @@ def build(
         model,
         num_data=num_data,
         total_steps=total_steps,
-        likelihood=make_likelihood(likelihood),
+        # A copy, as of the model: two methods must not train one noise.
+        likelihood=copy.deepcopy(make_likelihood(likelihood)),
     )

@@ -7,16 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gossamer.errors import InvalidValue
+from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
 from gossamer.predict.prediction import ClassPrediction, Prediction, RealPrediction
 
 
 def from_classes(likelihood: Categorical, outputs: Tensor) -> ClassPrediction:
-    """Logits ``[S, B, C]``."""
-    return _classes(
-        outputs.float().softmax(-1) if outputs.dtype != torch.float64 else outputs.softmax(-1)
-    )
+    """Logits ``[S, B, C]`` or, for a class per position, ``[S, B, C, ...]``."""
+    if outputs.dim() < 3:
+        shape = tuple(outputs.shape[1:])
+        raise InvalidData("output shape", shape, "a categorical prediction needs [B, C] logits")
+    return _classes(outputs.to(_probability_dtype(outputs)).softmax(2))
 
 
 def from_logit(likelihood: Bernoulli, outputs: Tensor) -> ClassPrediction:
@@ -53,7 +54,10 @@ ASSEMBLE: dict[type[Likelihood], Callable[..., Prediction]] = {
 
 def assemble(likelihood: Likelihood, outputs: Tensor) -> Prediction:
     """The prediction from outputs ``[S, B, ...]`` under ``likelihood``."""
-    return ASSEMBLE[type(likelihood)](likelihood, outputs)
+    for kind in type(likelihood).__mro__:
+        if kind in ASSEMBLE:
+            return ASSEMBLE[kind](likelihood, outputs)
+    raise UnknownName("likelihood of a prediction", likelihood.name, [k.name for k in ASSEMBLE])
 
 
 def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
@@ -79,10 +83,15 @@ def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
     )
 
 
+def _probability_dtype(outputs: Tensor) -> torch.dtype:
+    return torch.float64 if outputs.dtype == torch.float64 else torch.float32
+
+
 def _classes(samples: Tensor) -> ClassPrediction:
+    """From probabilities ``[S, B, C, ...]``."""
     probs = samples.mean(0)
-    total = torch.special.entr(probs).sum(-1)
-    expected = torch.special.entr(samples).sum(-1).mean(0)
+    total = torch.special.entr(probs).sum(1)
+    expected = torch.special.entr(samples).sum(2).mean(0)
     # Jensen makes the difference non-negative; rounding may not.
     return ClassPrediction(probs, total, (total - expected).clamp(min=0.0), samples)
 

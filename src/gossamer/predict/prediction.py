@@ -87,6 +87,8 @@ class RealPrediction:
 
     def quantile(self, probability: float) -> Tensor:
         """The mixture's quantile by bisection on its distribution function."""
+        if not 0.0 < probability < 1.0:
+            raise InvalidValue("probability", probability, "must lie in (0, 1)")
         samples, noise = self.samples.double(), self.noise.double()
         # A mixture's quantile lies between the smallest and largest of its components' quantiles;
         # ten std covers them.
@@ -109,6 +111,8 @@ class RealPrediction:
         """
         if self.counts:
             raise InvalidValue("prediction", "counts", "cannot be shifted or scaled")
+        if not scale > 0.0:
+            raise InvalidValue("scale", scale, "must be positive")
         return RealPrediction(
             mean=location + scale * self.mean,
             epistemic=scale * self.epistemic,
