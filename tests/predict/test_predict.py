@@ -12,6 +12,7 @@ from torch import nn
 
 import gossamer as gs
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
+from gossamer.inference import Likelihood
 from gossamer.nn import BayesianLayer
 from gossamer.ops import fold_seed
 from gossamer.predict import ClassPrediction, RealPrediction
@@ -255,6 +256,10 @@ class TestSources:
 
 
 class TestRefusals:
+    def test_a_likelihood_that_no_prediction_knows(self):
+        with pytest.raises(UnknownName, match="likelihood of a prediction"):
+            gs.predict(classifier(), torch.randn(2, 5), likelihood=Likelihood())
+
     @pytest.mark.parametrize("num_samples", [0, -3])
     def test_number_of_samples(self, num_samples):
         with pytest.raises(InvalidValue, match=f"num_samples = {num_samples}"):
