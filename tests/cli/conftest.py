@@ -44,6 +44,7 @@ def gossamer(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GOSSAMER_DEBUG", raising=False)
     monkeypatch.delenv("GOSSAMER_DATA", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)  # a worker may inherit a narrow one
 
     def call(*words: object) -> Answer:
         capsys.readouterr()
