@@ -39,12 +39,14 @@ class SwapIoU:
     Attributes:
         step: Optimiser steps done.
         fraction: r_t.
+        removed: Weights that leave in all layers together, before any wins its place back.
         exact: ``exact[a][b]`` for all pairs of criteria, accurate scores.
         printed: The same with the printed formulas in float32.
     """
 
     step: int
     fraction: float
+    removed: int
     exact: Matrix
     printed: Matrix
 
@@ -59,6 +61,7 @@ class SwapIoU:
         return {
             "step": self.step,
             "fraction": self.fraction,
+            "removed": self.removed,
             "average_exact": self.average("exact"),
             "average_printed": self.average("printed"),
             "exact": self.exact,
@@ -106,11 +109,14 @@ def iou_along_run(config: RunConfig, notice: Callable[[str], None] | None = None
         for batch in batches(data.x_train, data.y_train, config.batch_size, generator):
             seen.clear()
             swap = method.step(batch).swap
-            if swap is not None:
+            count = sum(int(swap.fraction * mean.numel()) for mean, _ in seen) if swap else 0
+            # The last swaps of a short run may remove nothing at all: there is no set to compare.
+            if swap is not None and count > 0:
                 found.append(
                     SwapIoU(
                         swap.step,
                         swap.fraction,
+                        count,
                         pooled_matrix(seen, swap.fraction, REMOVAL),
                         pooled_matrix(seen, swap.fraction, PRINTED),
                     )
@@ -121,10 +127,7 @@ def iou_along_run(config: RunConfig, notice: Callable[[str], None] | None = None
 
 
 def stages(found: list[SwapIoU]) -> dict[str, SwapIoU]:
-    """The swaps at the beginning, in the middle and at the end, as Tables 5, 6 and 7 show them.
-
-    The last swap with at least one removed weight counts as the end.
-    """
+    """The swaps at the beginning, in the middle and at the end, as Tables 5, 6 and 7 show them."""
     if not found:
         raise InvalidValue("swaps", 0, "the run never swapped", "train longer")
     return {"beginning": found[0], "middle": found[len(found) // 2], "end": found[-1]}
@@ -149,8 +152,8 @@ def _markdown(chosen: Mapping[str, SwapIoU]) -> str:
     lines = []
     for stage, at in chosen.items():
         lines += [
-            f"At the {stage}: step {at.step}, {100 * at.fraction:.3g} % removed; exact / printed "
-            f"in float32; mean of the ten pairs of criteria 1-5: {at.average('exact'):.4f} / "
+            f"At the {stage}: step {at.step}, {at.removed} weights ({100 * at.fraction:.3g} %) "
+            f"removed; exact / printed in float32; mean of the ten pairs of criteria 1-5: {at.average('exact'):.4f} / "
             f"{at.average('printed'):.4f}",
             "",
             "| | " + " | ".join(names) + " |",
@@ -177,6 +180,7 @@ def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None])
                 {
                     "step": at.step,
                     "fraction": at.fraction,
+                    "removed": at.removed,
                     "average_exact": at.average("exact"),
                     "average_printed": at.average("printed"),
                     "snr_vs_snr_abs_exact": at.exact["snr"]["snr_abs"],
