@@ -153,8 +153,8 @@ def _markdown(chosen: Mapping[str, SwapIoU]) -> str:
     for stage, at in chosen.items():
         lines += [
             f"At the {stage}: step {at.step}, {at.removed} weights ({100 * at.fraction:.3g} %) "
-            f"removed; exact / printed in float32; mean of the ten pairs of criteria 1-5: {at.average('exact'):.4f} / "
-            f"{at.average('printed'):.4f}",
+            f"removed; exact / printed in float32; mean of the ten pairs of criteria 1-5: "
+            f"{at.average('exact'):.4f} / {at.average('printed'):.4f}",
             "",
             "| | " + " | ".join(names) + " |",
             "| --- |" + " --- |" * len(names),
