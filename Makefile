@@ -13,7 +13,7 @@ help: ## list the targets
 
 setup: $(READY) ## virtual environment with the package, its extras and the tools
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard csrc/*.cpp csrc/*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
@@ -43,4 +43,4 @@ fashion: $(READY) ## the Fashion-MNIST table of docs/results.md; needs DATA=fold
 	$(BIN)/gossamer reproduce li2024ssvi/fashion --data-dir $(DATA) --out $(RUNS)/fashion
 
 clean: ## remove the environment and caches, never runs
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info src/gossamer/ops/libgossamer.so

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import gossamer as gs
 from cases.zoo import SelfAttention, encoder_layer
 from gossamer.nn import base, sparse_layers
-from gossamer.ops import normal
+from gossamer.ops import normal_like
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # float64, other order of sums
 
@@ -29,13 +29,13 @@ class Noisy(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         spread = (x**2) @ self.variance.T
-        return x @ self.mean.T + self.bias + spread.sqrt() * normal(self.seed, spread)
+        return x @ self.mean.T + self.bias + spread.sqrt() * normal_like(self.seed, spread)
 
 
 def drawn(layer: base.BayesianLayer, seed: Tensor) -> Tensor:
     """θ = μ + σε, dense."""
     weight = torch.zeros(layer.layout.numel, dtype=torch.float64)
-    noise = normal(seed, layer.weight_mean)
+    noise = normal_like(seed, layer.weight_mean)
     values = layer.weight_mean + layer.weight_std * noise
     weight[layer.support.positions()] = values.detach()
     return weight.view(layer.layout.shape)

@@ -18,7 +18,7 @@ from cases.zoo import BACKENDS, LAYERS, Layer, ids
 from gossamer.core.support import Support
 from gossamer.errors import InvalidValue
 from gossamer.nn import BayesianLayer, BayesianLinear, SparseLayer
-from gossamer.ops import Layout, backend, draw_seed, fold_seed, normal
+from gossamer.ops import Layout, backend, draw_seed, fold_seed, normal_like
 from reference import local_reparameterisation as truth
 
 TOLERANCE = 1e-10
@@ -114,7 +114,7 @@ def test_local_noise(case, engine, kept):
     seed = draw_seed()
     torch.manual_seed(11)
     y = layer.train()(x, **case.call)
-    noise, upstream = normal(seed, y), upstream_of(y)
+    noise, upstream = normal_like(seed, y), upstream_of(y)
     products = all_products(case.name).on(layer.support.positions().numpy())
     expected = truth.local(
         products, *arguments(layer, x, case), flat(noise, case), flat(upstream, case)
@@ -129,7 +129,7 @@ def test_weight_noise(case, engine, kept):
     layer, x = make_layer(case, engine, kept), make_input(case).requires_grad_()
     with gs.sampling(layer.eval(), seed=5, noise="weight"):
         y = layer(x, **case.call)
-    noise = normal(torch.tensor(fold_seed(5, 0)), layer.weight_mean).numpy()
+    noise = normal_like(torch.tensor(fold_seed(5, 0)), layer.weight_mean).numpy()
     upstream = upstream_of(y)
     products = all_products(case.name).on(layer.support.positions().numpy())
     expected = truth.drawn(products, *arguments(layer, x, case), noise, flat(upstream, case))
@@ -190,7 +190,7 @@ def test_weight_property_is_the_scattered_draw_and_differentiable(case, engine):
         else:
             with gs.sampling(layer, seed=5, noise=noise):
                 weight = layer.weight
-            epsilon = normal(torch.tensor(fold_seed(5, 0)), layer.weight_mean)
+            epsilon = normal_like(torch.tensor(fold_seed(5, 0)), layer.weight_mean)
         expected = torch.zeros(layer.layout.numel, dtype=torch.float64)
         expected[places] = (layer.weight_mean + layer.weight_std * epsilon).detach()
         assert weight.shape == layer.layout.shape

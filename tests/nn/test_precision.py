@@ -10,7 +10,7 @@ import gossamer as gs
 from cases.zoo import BACKENDS, convnet, mlp
 from gossamer.nn import sparse_layers
 from gossamer.ops import BACKENDS as TABLE
-from gossamer.ops import draw_seed, normal
+from gossamer.ops import draw_seed, normal_like
 
 HALVES = [torch.bfloat16, torch.float16]
 half_types = pytest.mark.parametrize("half", HALVES, ids=["bfloat16", "float16"])
@@ -33,7 +33,7 @@ def noise_in_float64(layer, x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor
     std = torch.nn.functional.softplus(layer.weight_raw_std.detach().double())
     variance[layer.support.positions()] = std**2
     spread = x.double().square() @ variance.view(layer.layout.shape).T
-    return spread.sqrt() * normal(seed, torch.empty(len(x), 30)).double()
+    return spread.sqrt() * normal_like(seed, torch.empty(len(x), 30)).double()
 
 
 @half_types
@@ -56,12 +56,13 @@ def test_autocast_keeps_the_variance_in_float32(half, engine):
 @every_backend
 def test_autocast_moments(half, engine):
     layer, x = tiny_std_layer(engine), torch.randn(8, 40)
-    arguments = (layer.weight_mean, layer.weight_std.square(), layer.indices, layer.layout, None)
+    arguments = (layer.weight_mean, layer.weight_std.square(), layer.pattern, layer.layout, None)
     _, plain = TABLE[engine].moments(x, *arguments)
     with torch.autocast("cpu", half):
         _, variance = TABLE[engine].moments(x, *arguments)
     assert variance.dtype == torch.float32
-    assert torch.equal(variance, plain), "autocast does not reach the variance"
+    # Autocast does not reach the variance; another engine may take over: float32's rounding.
+    torch.testing.assert_close(variance, plain, rtol=1e-5, atol=0)
 
 
 @half_types

@@ -11,10 +11,14 @@ from gossamer.core.support import Support
 from gossamer.errors import UnknownName
 from gossamer.nn.candidates import twin_of
 from gossamer.ops import BACKENDS as TABLE
-from gossamer.ops import Layout, backend, normal
+from gossamer.ops import Layout, Pattern, backend, normal_like
 from reference import local_reparameterisation as truth
 
 every_backend = pytest.mark.parametrize("engine", BACKENDS)
+
+
+def pattern_of(engine: str, support: Support, layout: Layout) -> Pattern:
+    return Pattern(support.indices, TABLE[engine].prepare(support.indices, layout))
 
 
 def test_the_table_is_keyed_by_name():
@@ -46,7 +50,7 @@ def test_moments(case, engine):
     x = torch.randn(case.shape, generator=generator, dtype=torch.float64)
     std = torch.nn.functional.softplus(raw)
     centre, variance = TABLE[engine].moments(
-        x, mean, std.square(), support.indices, layout, module.bias
+        x, mean, std.square(), pattern_of(engine, support, layout), layout, module.bias
     )
     products = truth.products_of(module, case.shape[case.batch_dims :])
     kept = products.on(support.positions().numpy())
@@ -64,19 +68,19 @@ def test_moments(case, engine):
 
 @every_backend
 def test_local_noise_is_the_normal_of_the_output(engine):
-    """The contract that all engines share: ε = normal(seed, y)."""
+    """The contract that all engines share: ε = normal_like(seed, y)."""
     layout, seed = Layout("linear", (3, 2)), torch.tensor(8)
     x = torch.ones(4, 2, dtype=torch.float64)
     ones = torch.ones(6, dtype=torch.float64)
-    y = TABLE[engine].local(x, 0 * ones, ones, None, layout, None, seed, None)
-    expected = 2**0.5 * normal(seed, y)
+    y = TABLE[engine].local(x, 0 * ones, ones, Pattern(None), layout, None, seed, None)
+    expected = 2**0.5 * normal_like(seed, y)
     torch.testing.assert_close(y, expected, rtol=1e-14, atol=0)  # one rounding of sqrt(2)
 
 
 @every_backend
 def test_a_full_support_is_viewed_not_copied(engine):
     values = torch.arange(6.0)
-    weight = TABLE[engine].weight(values, None, Layout("linear", (2, 3)), None)
+    weight = TABLE[engine].weight(values, Pattern(None), Layout("linear", (2, 3)), None)
     assert weight.shape == (2, 3)
     assert weight.data_ptr() == values.data_ptr()
 
@@ -93,12 +97,13 @@ def test_gradients_numerically(engine, kind):
     mean, variance = mean.requires_grad_(), (variance + 0.5).requires_grad_()
     bias = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     seed = torch.tensor(3)
+    pattern = pattern_of(engine, support, layout)
 
     def local(x, mean, variance, bias):
-        return TABLE[engine].local(x, mean, variance, support.indices, layout, bias, seed, None)
+        return TABLE[engine].local(x, mean, variance, pattern, layout, bias, seed, None)
 
     def product(x, mean, bias):
-        return TABLE[engine].product(x, mean, support.indices, layout, bias, None)
+        return TABLE[engine].product(x, mean, pattern, layout, bias, None)
 
     inputs = (x, mean, variance, bias) if kind == "local" else (x, mean, bias)
     assert torch.autograd.gradcheck(local if kind == "local" else product, inputs)
@@ -108,7 +113,8 @@ def test_gradients_numerically(engine, kind):
 def test_an_empty_batch(engine):
     layout = Layout("linear", (3, 2))
     ones = torch.ones(6, requires_grad=True)
-    y = TABLE[engine].local(torch.ones(0, 2), ones, ones, None, layout, None, torch.tensor(1), None)
+    none = Pattern(None)
+    y = TABLE[engine].local(torch.ones(0, 2), ones, ones, none, layout, None, torch.tensor(1), None)
     assert y.shape == (0, 3)
     y.sum().backward()
     assert torch.equal(ones.grad, torch.zeros(6))

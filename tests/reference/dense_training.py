@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gossamer.nn import BayesianLayer, SparseLayer
-from gossamer.ops import draw_seed, normal
+from gossamer.ops import draw_seed, normal_like
 
 FIRST = {"exp_avg", "momentum_buffer"}
 SECOND = {"exp_avg_sq", "square_avg"}
@@ -81,7 +81,7 @@ class DenseLayer(nn.Module):
         variance = self.apply_to(x.square(), self.std.square(), None)
         live = variance > 0
         spread = torch.zeros_like(variance).masked_scatter(live, variance[live].sqrt())
-        return y + spread * normal(draw_seed(), variance)
+        return y + spread * normal_like(draw_seed(), variance)
 
     def kept(self) -> set[int]:
         return set(self.mask.flatten().nonzero().flatten().tolist())

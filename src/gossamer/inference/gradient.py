@@ -23,7 +23,7 @@ from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import ELBO, require_finite
 from gossamer.inference.parameters import parameter_groups
 from gossamer.inference.subspace import Subspace
-from gossamer.nn import Noise, sampling, weight_groups
+from gossamer.nn import Noise, restore_engines, sampling, sparse_layers, weight_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +178,7 @@ class GradientMethod:
             "elbo": self.elbo.state_dict(),
             "subspace": None if self.subspace is None else self.subspace.state_dict(),
             "steps": self.steps,
+            "engines": {name: layer.engine for name, layer in sparse_layers(self.model).items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -188,6 +189,7 @@ class GradientMethod:
             )
         self.model.load_state_dict(state["model"])
         self.likelihood.load_state_dict(state["likelihood"])
+        restore_engines(self.model, state["engines"])
         # A copy: torch keeps the given tensors, and two methods would then share their moments.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.elbo.load_state_dict(state["elbo"])

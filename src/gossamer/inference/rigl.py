@@ -16,6 +16,7 @@ from gossamer.inference.gradient import GradientMethod, OptimizerConfig
 from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.objective import ELBO
 from gossamer.nn import to_sparse
+from gossamer.ops import AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class RigLConfig(OptimizerConfig):
         swap_fraction: Share of a layer's weights swapped at the start.
         end_fraction: Share of the run after which the support is fixed.
         update_every: Optimiser steps between swaps; 100, fewer in short runs, if ``None``.
-        backend: Engine of the layers.
+        backend: Engine of the layers: ``auto`` chooses per layer.
     """
 
     weight_decay: float = 1e-4
@@ -39,7 +40,7 @@ class RigLConfig(OptimizerConfig):
     swap_fraction: float = 0.3
     end_fraction: float = 0.75
     update_every: int | None = None
-    backend: str = "masked"
+    backend: str = AUTO
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -14,6 +14,7 @@ from gossamer.inference.gradient import GradientMethod, OptimizerConfig
 from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.objective import ELBO
 from gossamer.nn import to_sparse
+from gossamer.ops import AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +24,13 @@ class SGDConfig(OptimizerConfig):
     Attributes:
         sparsity: Share of weights removed before training, for a static sparse network; 0 is dense.
         sparsity_distribution: ``erk``, ``uniform``, ``uniform_dense_first``.
-        backend: Engine of the layers.
+        backend: Engine of the layers: ``auto`` chooses per layer.
     """
 
     weight_decay: float = 1e-4
     sparsity: float = 0.0
     sparsity_distribution: str = "erk"
-    backend: str = "masked"
+    backend: str = AUTO
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -336,6 +336,7 @@ class Subspace:
             assert each.indices is not None
             assert plan.support.indices is not None
             each.indices.copy_(plan.support.indices)
+            each.refresh_pattern()
 
 
 def _all_bayesian(groups: list[WeightGroup]) -> bool:

@@ -16,6 +16,7 @@ from gossamer.inference.objective import ELBO
 from gossamer.nn import to_bayesian
 from gossamer.nn.candidates import find_candidates
 from gossamer.nn.prior import PosteriorStd, PriorStd
+from gossamer.ops import AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class VariationalConfig(OptimizerConfig):
         kl_weight: β at the end of the warm-up.
         kl_warmup: Share of the run over which β rises from 0.
         temperature: Of the posterior.
-        backend: Engine of the layers.
+        backend: Engine of the layers: ``auto`` chooses per layer.
     """
 
     std_lr: float | None = 1e-2
@@ -40,7 +41,7 @@ class VariationalConfig(OptimizerConfig):
     kl_weight: float = 0.01
     kl_warmup: float = 0.5
     temperature: float = 1.0
-    backend: str = "masked"
+    backend: str = AUTO
 
     def __post_init__(self) -> None:
         super().__post_init__()

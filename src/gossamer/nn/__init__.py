@@ -23,6 +23,7 @@ from gossamer.nn.walk import (
     WeightGroup,
     kl_divergence,
     require_groups,
+    restore_engines,
     sparse_layers,
     weight_groups,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "WeightGroup",
     "kl_divergence",
     "require_groups",
+    "restore_engines",
     "sampling",
     "sparse_layers",
     "summary",

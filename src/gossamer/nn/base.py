@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from gossamer.core.gaussian import kl_to_prior, raw_from_std, std_from_raw
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import InvalidValue
-from gossamer.ops import Backend, Growth, Layout, backend, draw_seed, normal
+from gossamer.ops import (
+    DERIVED,
+    Backend,
+    Growth,
+    Layout,
+    Pattern,
+    backend,
+    draw_seed,
+    normal_like,
+)
 
 Noise = Literal["weight", "local"]
 
@@ -91,11 +100,44 @@ class SparseLayer(nn.Module):
         self.growth: Growth | None = None
         self.register_parameter("bias", bias)
         self.register_buffer("indices", support.indices)
+        self._derived_from = -1
+        self.refresh_pattern()
 
     @property
     def backend(self) -> Backend:
         """The engine that computes this layer."""
         return backend(self.engine)
+
+    def use_engine(self, name: str) -> None:
+        """Let another backend compute this layer from now on."""
+        backend(name)
+        self.engine = name
+        self.refresh_pattern()
+
+    @property
+    def pattern(self) -> Pattern:
+        """The support as the engine reads it."""
+        if not torch.compiler.is_compiling() and self._is_stale():
+            self.refresh_pattern()
+        found = (getattr(self, f"pattern_{name}", None) for name in DERIVED)
+        return Pattern(self.indices, tuple(tensor for tensor in found if tensor is not None))
+
+    def _is_stale(self) -> bool:
+        return self.indices is not None and self.indices._version != self._derived_from
+
+    def refresh_pattern(self) -> None:
+        """Derive anew what the engine needs; after every change of ``indices``.
+
+        Tensors keep their identity where their shape allows it, so that compiled graphs hold.
+        """
+        derived = self.backend.prepare(self.indices, self.layout)
+        for name, tensor in zip(DERIVED, derived, strict=False):
+            held = getattr(self, f"pattern_{name}", None)
+            if held is not None and held.shape == tensor.shape and held.device == tensor.device:
+                held.copy_(tensor)
+            else:
+                self.register_buffer(f"pattern_{name}", tensor, persistent=False)
+        self._derived_from = -1 if self.indices is None else self.indices._version
 
     @property
     def support(self) -> Support:
@@ -134,7 +176,7 @@ class SparseLayer(nn.Module):
 
         For parents that read it instead of calling the layer.
         """
-        return self.backend.weight(self.current_values(), self.indices, self.layout, self.growth)
+        return self.backend.weight(self.current_values(), self.pattern, self.layout, self.growth)
 
     def forward(self, x: Tensor) -> Tensor:
         """The linear map of ``x``."""
@@ -143,7 +185,7 @@ class SparseLayer(nn.Module):
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the weights of this call: the mean, or one draw."""
         values = self.current_values()
-        return self.backend.product(x, values, self.indices, layout, self.bias, self.growth)
+        return self.backend.product(x, values, self.pattern, layout, self.bias, self.growth)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -152,6 +194,7 @@ class SparseLayer(nn.Module):
         if stored is not None:
             check_indices(stored, self.layout.numel, prefix + "indices")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self.refresh_pattern()
 
     def extra_repr(self) -> str:
         """Shape and sparsity, for ``print(model)``."""
@@ -240,7 +283,7 @@ class BayesianLayer(SparseLayer):
         """One draw θ ``[nnz]`` while sampling, else the mean."""
         if self.noise() is None:
             return self.weight_mean
-        noise = normal(self._seed("weight"), self.weight_mean)
+        noise = normal_like(self._seed("weight"), self.weight_mean)
         drawn = _at_least_float32(self.weight_mean) + self.weight_std * noise
         return drawn.to(self.weight_mean.dtype)
 
@@ -253,7 +296,7 @@ class BayesianLayer(SparseLayer):
             x,
             self.weight_mean,
             variance,
-            self.indices,
+            self.pattern,
             layout,
             self.bias,
             self._seed("local"),

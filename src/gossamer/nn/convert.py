@@ -20,7 +20,7 @@ from gossamer.nn.conv import dense_conv
 from gossamer.nn.linear import BayesianLinear, SparseLinear, dense_linear
 from gossamer.nn.prior import PosteriorStd, PriorStd, initial_std, resolve_prior_std
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers
-from gossamer.ops import Layout
+from gossamer.ops import AUTO, Layout, choose
 
 SupportRule = Literal["random", "magnitude"]
 Builder = Callable[[nn.Module, Support, Tensor, dict[str, Any]], SparseLayer]
@@ -48,7 +48,7 @@ def to_bayesian(
     posterior_std: PosteriorStd = "scaled",
     include: Iterable[Pattern] | None = None,
     exclude: Iterable[Pattern] = (),
-    backend: str = "masked",
+    backend: str = AUTO,
     generator: torch.Generator | None = None,
     inplace: bool = False,
 ) -> nn.Module:
@@ -70,7 +70,7 @@ def to_bayesian(
         include: Only modules whose dotted name matches a pattern, or of a listed class; default
             all.
         exclude: Never these.
-        backend: Name of the engine.
+        backend: ``auto`` chooses per layer (see docs/performance.md), or ``native``, ``masked``.
         generator: Source of the random support; torch's default generator if ``None``.
         inplace: Convert ``model`` itself (a bare layer is returned anew all the same).
 
@@ -110,7 +110,7 @@ def to_sparse(
     rescale: bool = True,
     include: Iterable[Pattern] | None = None,
     exclude: Iterable[Pattern] = (),
-    backend: str = "masked",
+    backend: str = AUTO,
     generator: torch.Generator | None = None,
     inplace: bool = False,
 ) -> nn.Module:
@@ -221,7 +221,9 @@ def _replace(
             candidate.names[0] or "root", None, "has weights that are NaN or infinite"
         )
     kept, values = choice.select(weight.detach(), nnz)
-    options: dict[str, Any] = {"engine": choice.engine, "draws_weights": candidate.is_shared}
+    layout = _layout(candidate.modules[0])
+    engine = choose(choice.engine, layout, nnz, weight.device, weight.dtype)
+    options: dict[str, Any] = {"engine": engine, "draws_weights": candidate.is_shared}
     shared: dict[str, nn.Parameter | None] = {}
     for module in candidate.modules:
         layer = build(module, kept, values, options)
@@ -260,7 +262,7 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
         dense = dense_conv(layer)
     leading = layer.leading()
     if id(leading) not in weights:
-        mean = layer.backend.weight(leading.detach(), layer.indices, layer.layout, None)
+        mean = layer.backend.weight(leading.detach(), layer.pattern, layer.layout, None)
         weights[id(leading)] = nn.Parameter(mean.clone(), requires_grad=leading.requires_grad)
     dense.register_parameter("weight", weights[id(leading)])
     dense.register_parameter("bias", layer.bias)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from gossamer.errors import InvalidValue
 from gossamer.nn.base import BayesianLayer, SparseLayer
 from gossamer.ops import draw_seed
+from gossamer.ops import library as native_library
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,24 @@ class WeightGroup:
 def sparse_layers(model: nn.Module) -> dict[str, SparseLayer]:
     """Every sparse layer once, by its first name, in the order of registration."""
     return {name: m for name, m in model.named_modules() if isinstance(m, SparseLayer)}
+
+
+def restore_engines(model: nn.Module, engines: Mapping[str, str]) -> None:
+    """Give the layers the engines that a run was saved with, so that it goes on bit for bit.
+
+    Where the native engine is missing the layers run on the masked one, and a warning says so.
+    """
+    for name, layer in sparse_layers(model).items():
+        wanted = engines.get(name, layer.engine)
+        if wanted == "native" and not native_library.is_available():
+            warnings.warn(
+                f"layer {name or 'root'} was saved with the native engine, which is not available "
+                f"({native_library.reason()}): results agree to rounding only",
+                stacklevel=2,
+            )
+            wanted = "masked"
+        if wanted != layer.engine:
+            layer.use_engine(wanted)
 
 
 def weight_groups(model: nn.Module) -> list[WeightGroup]:

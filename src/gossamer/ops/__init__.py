@@ -4,18 +4,25 @@ The backend protocol, the masked reference, noise and the catching of addition s
 """
 
 from gossamer.ops.backend import BACKENDS, Backend, backend
+from gossamer.ops.choice import AUTO, choose
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout, resolve_padding
-from gossamer.ops.normal import draw_seed, fold_seed, normal
+from gossamer.ops.normal import draw_seed, fold_seed, normal, normal_like
+from gossamer.ops.pattern import DERIVED, Pattern
 
 __all__ = [
+    "AUTO",
     "BACKENDS",
+    "DERIVED",
     "Backend",
     "Growth",
     "Layout",
+    "Pattern",
     "backend",
+    "choose",
     "draw_seed",
     "fold_seed",
     "normal",
+    "normal_like",
     "resolve_padding",
 ]

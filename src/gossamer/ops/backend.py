@@ -11,12 +11,14 @@ from gossamer.errors import UnknownName
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout
 from gossamer.ops.masked import MaskedBackend
+from gossamer.ops.native import NativeBackend
+from gossamer.ops.pattern import Pattern
 
 
 class Backend(Protocol):
     """Products of an input with a weight given by values on a support.
 
-    ``indices`` is the sorted support, or ``None`` for a full one; ``values``, ``mean`` and
+    ``pattern`` is the support with what ``prepare`` derived from it; ``values``, ``mean`` and
     ``variance`` are vectors over it. With a ``growth`` the backward pass also catches addition
     scores. ``bias`` is dense and deterministic.
     """
@@ -30,8 +32,12 @@ class Backend(Protocol):
         """Whether a layer of this layout can run here."""
         ...
 
+    def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
+        """What the engine derives from a support, in O(nnz); nothing where it cannot run."""
+        ...
+
     def weight(
-        self, values: Tensor, indices: Tensor | None, layout: Layout, growth: Growth | None
+        self, values: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None
     ) -> Tensor:
         """The dense weight, zero off the support, differentiable.
 
@@ -43,7 +49,7 @@ class Backend(Protocol):
         self,
         x: Tensor,
         values: Tensor,
-        indices: Tensor | None,
+        pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
         growth: Growth | None,
@@ -56,7 +62,7 @@ class Backend(Protocol):
         x: Tensor,
         mean: Tensor,
         variance: Tensor,
-        indices: Tensor | None,
+        pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
         seed: Tensor,
@@ -64,7 +70,7 @@ class Backend(Protocol):
     ) -> Tensor:
         """Local reparameterisation, Eq.
 
-        (4): y = μx + b + sqrt(σ² x²) ⊙ ε with ε = ``normal(seed, y)``.
+        (4): y = μx + b + sqrt(σ² x²) ⊙ ε with ε = ``normal_like(seed, y)``.
         """
         ...
 
@@ -73,7 +79,7 @@ class Backend(Protocol):
         x: Tensor,
         mean: Tensor,
         variance: Tensor,
-        indices: Tensor | None,
+        pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
@@ -81,7 +87,7 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: dict[str, Backend] = {"masked": MaskedBackend()}
+BACKENDS: dict[str, Backend] = {"masked": MaskedBackend(), "native": NativeBackend()}
 
 
 def backend(name: str) -> Backend:

@@ -68,22 +68,36 @@ class Growth:
         """Whether one backward pass used the weight several times with nowhere to sum."""
         return int(self.task[1]) > 1 and self.dense.numel() == 0
 
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The tensors that operators fill, in the order of the fields."""
+        return [self.scores, self.positions, self.own, self.dense, self.task]
+
+    def forget(self) -> None:
+        """Mark the buffers as not filled."""
+        self.positions.fill_(_EMPTY)
+
     def new_pass(self) -> None:
         """Forget the gradient summed so far."""
         self.dense.zero_()
+
+    def note_use(self) -> bool:
+        """Count a use of the weight; whether the same backward pass has used it before."""
+        number = torch._C._current_graph_task_id()
+        again = number != _EMPTY and int(self.task[0]) == number
+        self.task[0] = number
+        self.task[1] = int(self.task[1]) + 1 if again else 1
+        return again
 
     def catch(self, gradient: Tensor, indices: Tensor) -> None:
         """Take the dense gradient of one use of the weight.
 
         The uses of one backward pass are summed, as autograd sums them; a later pass starts anew.
         """
-        number = torch._C._current_graph_task_id()
-        again = number != _EMPTY and int(self.task[0]) == number
-        self.task[0] = number
-        self.task[1] = int(self.task[1]) + 1 if again else 1
+        again = self.note_use()
         flat = gradient.detach().flatten().to(self.scores.dtype)
         if self.needs_dense:
-            self.positions.fill_(_EMPTY)
+            self.forget()
             return
         if self.dense.numel() > 0:
             flat = self.dense.add_(flat) if again else self.dense.copy_(flat)
@@ -159,13 +173,5 @@ def probe(weight: Tensor, indices: Tensor, growth: Growth) -> Tensor:
     Gradients may overflow (a loss scaler tries): ask ``Growth.is_finite`` before the scores are
     used.
     """
-    out: Tensor = _probe(
-        weight,
-        indices,
-        growth.scores,
-        growth.positions,
-        growth.own,
-        growth.dense,
-        growth.task,
-    )
+    out: Tensor = _probe(weight, indices, *growth.buffers)
     return out

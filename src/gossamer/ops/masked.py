@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from gossamer.ops.growth import Growth, probe
 from gossamer.ops.layout import Layout
-from gossamer.ops.normal import noise_dtype, normal
+from gossamer.ops.normal import noise_dtype, normal_like
+from gossamer.ops.pattern import Pattern
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
@@ -36,30 +37,36 @@ class MaskedBackend:
         """Always: this is the reference."""
         return True
 
+    def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
+        """Nothing: the indices are enough."""
+        return ()
+
     def weight(
-        self, values: Tensor, indices: Tensor | None, layout: Layout, growth: Growth | None
+        self, values: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None
     ) -> Tensor:
         """See ``Backend.weight``."""
-        return _dense(values, indices, layout, growth)
+        return _dense(values, pattern.indices, layout, growth)
 
     def product(
         self,
         x: Tensor,
         values: Tensor,
-        indices: Tensor | None,
+        pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
         growth: Growth | None,
     ) -> Tensor:
         """See ``Backend.product``."""
-        return _apply(_pad(x, layout), _dense(values, indices, layout, growth), layout, bias)
+        return _apply(
+            _pad(x, layout), _dense(values, pattern.indices, layout, growth), layout, bias
+        )
 
     def local(
         self,
         x: Tensor,
         mean: Tensor,
         variance: Tensor,
-        indices: Tensor | None,
+        pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
         seed: Tensor,
@@ -67,23 +74,23 @@ class MaskedBackend:
     ) -> Tensor:
         """See ``Backend.local``."""
         x = _pad(x, layout)
-        centre = _apply(x, _dense(mean, indices, layout, growth), layout, bias)
-        spread = _variance(x, variance, indices, layout)
-        return _add_noise(centre, spread, normal(seed, spread))
+        centre = _apply(x, _dense(mean, pattern.indices, layout, growth), layout, bias)
+        spread = _variance(x, variance, pattern.indices, layout)
+        return _add_noise(centre, spread, normal_like(seed, spread))
 
     def moments(
         self,
         x: Tensor,
         mean: Tensor,
         variance: Tensor,
-        indices: Tensor | None,
+        pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """See ``Backend.moments``."""
         x = _pad(x, layout)
-        centre = _apply(x, _dense(mean, indices, layout, None), layout, bias)
-        return centre, _variance(x, variance, indices, layout)
+        centre = _apply(x, _dense(mean, pattern.indices, layout, None), layout, bias)
+        return centre, _variance(x, variance, pattern.indices, layout)
 
 
 class _Noisy(torch.autograd.Function):

@@ -49,7 +49,7 @@ class RunConfig:
         lr: Learning rate; ``None`` takes the method's own.
         seed: Of everything: split, initial weights, support, data order, noise.
         preset: A named set of the method's settings: ``"default"``, ``"paper"``.
-        backend: How the sparse products are computed.
+        backend: How the sparse products are computed: ``auto``, ``native``, ``masked``.
         limit_train: Use only so many training examples.
         validation_fraction: Share of the training examples kept for validation.
         num_samples: Weight draws per prediction in the final evaluation.
@@ -78,7 +78,7 @@ class RunConfig:
     lr: float | None = field(default=None, metadata=_by(Number(low=0.0, optional=True)))
     seed: int = field(default=0, metadata=_by(Integer(low=0, high=2**63 - 1)))
     preset: str = field(default="default", metadata=_by(Text()))
-    backend: str = field(default="masked", metadata=_by(Text()))
+    backend: str = field(default="auto", metadata=_by(Text()))
     limit_train: int | None = field(default=None, metadata=_by(Integer(low=1, optional=True)))
     validation_fraction: float = field(default=0.1, metadata=_by(Number(low=0.0, high=1.0)))
     num_samples: int = field(default=5, metadata=_by(Integer(low=1)))

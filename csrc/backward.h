@@ -1,0 +1,384 @@
+// The backward pass: dx, dmean and dvariance in one pass over the columns of the pattern. Included
+// inside the namespace of the instruction set.
+
+// NP vectors of inputs of one column. queue[k] keeps the vectors of partial sums of weight k's own
+// gradients; they are added up once per block (reduce_queue).
+template <class T, int NP, bool DUAL, bool DX, bool CONTIGUOUS>
+inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int32_t* g_at,
+                          int64_t distance, const int32_t* rows, const int32_t* row, const T* mean,
+                          const T* variance, int64_t begin, int64_t end, T* queue, T* dm, T* dv) {
+  using V = typename Simd<T>::V;
+  constexpr int L = Simd<T>::L;
+  V value[NP], square[NP], sum[NP], sum2[NP];
+#pragma GCC unroll 8
+  for (int n = 0; n < NP; ++n) {
+    value[n] = load(x + x_at[n]);
+    if (DUAL) square[n] = value[n] * value[n];
+    if (DX) sum[n] = load(dm + n * L);
+    if (DX && DUAL) sum2[n] = load(dv + n * L);
+  }
+  const T* origin = g + g_at[0];
+  T* slot = queue;
+  for (int64_t k = begin; k < end; ++k) {
+    const T* at = origin + row[rows[k]];
+    V q = load(slot), r = q;
+    if (DUAL) r = load(slot + L);
+    const V w = splat(mean[k]);
+    const V s = DUAL ? splat(variance[k]) : w;
+#pragma GCC unroll 8
+    for (int n = 0; n < NP; ++n) {
+      const T* here = CONTIGUOUS ? at + n * L : at + (g_at[n] - g_at[0]);
+      const V gradient = load(here);
+      if (DX) sum[n] += w * gradient;
+      q += gradient * value[n];
+      if (DUAL) {
+        const V gradient2 = load(here + distance);
+        if (DX) sum2[n] += s * gradient2;
+        r += gradient2 * square[n];
+      }
+    }
+    store(slot, q);
+    if (DUAL) store(slot + L, r);
+    slot += DUAL ? 2 * L : L;
+  }
+#pragma GCC unroll 8
+  for (int n = 0; n < NP; ++n) {
+    if (DX) store(dm + n * L, sum[n]);
+    if (DX && DUAL) store(dv + n * L, sum2[n]);
+  }
+}
+
+// The tile function for n vectors, 1 <= n <= MOST.
+template <class T, bool DUAL, bool DX, bool CONTIGUOUS, int... N>
+inline auto backward_tile_of(int64_t n, std::integer_sequence<int, N...>) {
+  using Tile = decltype(&backward_tile<T, 1, DUAL, DX, CONTIGUOUS>);
+  static constexpr Tile tiles[] = {&backward_tile<T, N + 1, DUAL, DX, CONTIGUOUS>...};
+  return tiles[n - 1];
+}
+
+// Positions [from, to) in tiles of nearly equal size.
+template <class T, int MOST, bool DUAL, bool DX>
+inline void backward_span(int64_t from, int64_t to, const T* x, const int32_t* x_at, const T* g,
+                          const int32_t* g_at, int64_t distance, const int32_t* rows,
+                          const int32_t* row, const T* mean, const T* variance, int64_t begin,
+                          int64_t end, T* queue, T* dm, T* dv) {
+  constexpr int L = Simd<T>::L;
+  constexpr auto sizes = std::make_integer_sequence<int, MOST>();
+  for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
+    const int64_t n = ceil_div(to - p, left);
+    const bool contiguous = g_at[p + n - 1] - g_at[p] == (n - 1) * L;
+    const auto tile = contiguous ? backward_tile_of<T, DUAL, DX, true>(n, sizes)
+                                 : backward_tile_of<T, DUAL, DX, false>(n, sizes);
+    tile(x, x_at + p, g, g_at + p, distance, rows, row, mean, variance, begin, end, queue,
+         dm + p * L, dv + p * L);
+    p += n;
+  }
+}
+
+// Adds the sums of the queue's vectors to the gradients of weights [0, count).
+template <class T, bool DUAL>
+void reduce_queue(const T* queue, int64_t count, T* dmean, T* dvariance) {
+  using V = typename Simd<T>::V;
+  constexpr int L = Simd<T>::L;
+  constexpr int64_t step = DUAL ? 2 * L : L;
+  V r[L];
+  for (int64_t k = 0; k < count; k += L) {
+    for (int array = 0; array < (DUAL ? 2 : 1); ++array) {
+      T* to = (array ? dvariance : dmean) + k;
+      // The queue has room for whole vectors; what lies beyond the count is not used.
+#pragma GCC unroll 16
+      for (int n = 0; n < L; ++n) r[n] = load(queue + (k + n) * step + array * L);
+      const V sum = sum_each<T>(r);
+      if (k + L <= count) {
+        store(to, load(to) + sum);
+      } else {
+        for (int64_t n = 0; n < count - k; ++n) to[n] += sum[n];
+      }
+    }
+  }
+}
+
+template <class T>
+struct BackwardCall {
+  const GsGeometry& g;
+  const GsPattern& pattern;
+  const GsBackward& call;
+  const BackwardPlan& plan;
+  const T* mean;  // backward order
+  const T* variance;
+  int64_t volume_in, volume_out;
+  int64_t x_size, g_size;  // of a tile; gradients of the variance follow those of the mean
+};
+
+template <class T, bool DUAL>
+void pack_gradient(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* packed) {
+  const GsGeometry& g = c.g;
+  const BackwardPlan& plan = c.plan;
+  const int64_t examples = examples_in(g, plan, tile), start = tile * plan.examples;
+  const T* gradient = static_cast<const T*>(c.call.gradient);
+  const T* slope = static_cast<const T*>(c.call.slope);
+  const T* gradient2 = static_cast<const T*>(c.call.gradient2);
+  T* packed2 = packed + c.g_size;
+  if (plan.mode == ROWS) {
+    pack_rows(gradient + start * c.call.g_batch_stride, c.call.g_batch_stride,
+              c.call.g_channel_stride, examples, first, last, plan.g_plane, packed);
+    if (!DUAL) return;
+    pack_rows((slope ? slope : gradient2) + start * g.outputs, g.outputs, 1, examples, first, last,
+              plan.g_plane, packed2);
+    if (slope)
+      for (int64_t i = first * plan.g_plane; i < last * plan.g_plane; ++i) packed2[i] *= packed[i];
+    return;
+  }
+  const int64_t wide = plan.lanes * c.volume_out;
+  T* lanes = plan.mode == BATCH ? local_buffer(NOISE).as<T>(2 * wide) : nullptr;
+  for (int64_t channel = first; channel < last; ++channel) {
+    const int64_t at = (start * g.outputs + channel) * c.volume_out;
+    const T* one = gradient + at;
+    const T* two = !DUAL ? nullptr : slope ? slope + at : gradient2 + at;
+    if (plan.mode == BATCH) {
+      gather_lanes(one, g.outputs * c.volume_out, examples, c.volume_out, lanes);
+      one = lanes;
+      if (DUAL) {
+        gather_lanes(two, g.outputs * c.volume_out, examples, c.volume_out, lanes + wide);
+        two = lanes + wide;
+      }
+    }
+    place_gradient<T>(g, plan, one, nullptr, packed + channel * plan.g_plane);
+    if (DUAL && slope) place_gradient<T>(g, plan, one, two, packed2 + channel * plan.g_plane);
+    if (DUAL && !slope) place_gradient<T>(g, plan, two, nullptr, packed2 + channel * plan.g_plane);
+  }
+}
+
+template <class T>
+void pack_values(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* packed) {
+  const GsGeometry& g = c.g;
+  const BackwardPlan& plan = c.plan;
+  const int64_t examples = examples_in(g, plan, tile), start = tile * plan.examples;
+  const T* x = static_cast<const T*>(c.call.x);
+  if (plan.mode == ROWS) {
+    pack_rows(x + start * c.call.x_batch_stride, c.call.x_batch_stride, c.call.x_channel_stride,
+              examples, first, last, plan.x_plane, packed);
+    return;
+  }
+  for (int64_t channel = first; channel < last; ++channel) {
+    const T* from = x + (start * g.channels + channel) * c.volume_in;
+    T* to = packed + channel * plan.x_plane;
+    if (plan.mode == BATCH) {
+      gather_lanes(from, g.channels * c.volume_in, examples, c.volume_in, to);
+      continue;
+    }
+    // Zero between the rows: what is read there counts for nothing.
+    const int64_t depth = plan.x_plane / g.in[0];
+    for (int64_t z = 0; z < g.in[0]; ++z) {
+      T* flat = to + z * depth;
+      for (int64_t y = 0; y < g.in[1]; ++y) {
+        std::memcpy(flat + y * plan.pitch, from + (z * g.in[1] + y) * g.in[2],
+                    static_cast<size_t>(g.in[2]) * sizeof(T));
+        const int64_t end = y + 1 < g.in[1] ? (y + 1) * plan.pitch : depth;
+        std::fill(flat + y * plan.pitch + g.in[2], flat + end, T(0));
+      }
+    }
+  }
+}
+
+// dx of channels [first, last) from [channel][position][lane].
+template <class T>
+void unpack_dx(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t last, const T* from) {
+  const GsGeometry& g = c.g;
+  const BackwardPlan& plan = c.plan;
+  const int64_t examples = examples_in(g, plan, tile), start = tile * plan.examples;
+  T* dx = static_cast<T*>(c.call.dx);
+  if (plan.mode == ROWS) {
+    transpose(from, plan.x_plane, last - first, examples, dx + start * g.channels + first,
+              g.channels);
+    return;
+  }
+  for (int64_t channel = first; channel < last; ++channel, from += plan.x_plane) {
+    T* to = dx + (start * g.channels + channel) * c.volume_in;
+    if (plan.mode == BATCH) {
+      transpose(from, plan.lanes, c.volume_in, examples, to, g.channels * c.volume_in);
+      continue;
+    }
+    const int64_t depth = plan.x_plane / g.in[0];
+    for (int64_t z = 0; z < g.in[0]; ++z)
+      for (int64_t y = 0; y < g.in[1]; ++y)
+        std::memcpy(to + (z * g.in[1] + y) * g.in[2], from + z * depth + y * plan.pitch,
+                    static_cast<size_t>(g.in[2]) * sizeof(T));
+  }
+}
+
+// Channels [first, last) of one tile: adds to dmean and dvariance (backward order), writes dx.
+template <class T, bool DUAL, bool DX>
+void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t last,
+                       const T* x, const T* g, T* dmean, T* dvariance) {
+  constexpr int L = Simd<T>::L;
+  // Registers: inputs and sums (twice where dual) per vector, and six.
+  constexpr int MOST = (GS_REGISTERS - 6) / (DUAL ? 4 : 2) < 8 ? (GS_REGISTERS - 6) / (DUAL ? 4 : 2) : 8;
+  const BackwardPlan& plan = c.plan;
+  const int64_t taps = volume(c.g.kernel), kinds = static_cast<int64_t>(plan.phase.size());
+  const int64_t outputs = c.g.outputs / c.g.groups, channels = last - first;
+  const int64_t out_start = first / (c.g.channels / c.g.groups) * outputs;
+  const int64_t* col_ptr = c.pattern.col_ptr + first * kinds;
+  const int32_t* rows = c.pattern.col_rows;
+  int64_t widest = 0, longest = 0;
+  for (const Phase& phase : plan.phase)
+    widest = std::max(widest, static_cast<int64_t>(phase.x.size()) * L);
+  int64_t* cursor = local_buffer(CURSOR).as<int64_t>(channels * kinds);
+  for (int64_t i = 0; i < channels * kinds; ++i)
+    longest = std::max(longest, col_ptr[i + 1] - col_ptr[i]);
+  // Sums of dx per column; and dx itself in the order of x.
+  const int64_t sums = DX ? channels * kinds * widest * (DUAL ? 2 : 1) : 0;
+  T* dm = local_buffer(SCRATCH).as<T>(sums + (DX ? channels * plan.x_plane : 0));
+  T* dv = DUAL ? dm + channels * kinds * widest : dm;
+  T* out = dm + sums;
+  if (DX) std::fill(dm, dm + sums, T(0));
+  T* queue = local_buffer(QUEUE).as<T>((DUAL ? 2 : 1) * L * round_up(longest, L));
+  for (int64_t from = 0; from * L < widest; from += plan.block_positions) {
+    for (int64_t i = 0; i < channels * kinds; ++i) cursor[i] = col_ptr[i];
+    for (int64_t block = 0; block < outputs; block += plan.block_rows) {
+      const bool all = block + plan.block_rows >= outputs;
+      const int64_t limit = (out_start + block + plan.block_rows) * taps;
+      for (int64_t i = 0; i < channels; ++i)
+        for (int64_t kind = 0; kind < kinds; ++kind) {
+          const int64_t column = i * kinds + kind, stop = col_ptr[column + 1];
+          const int64_t begin = cursor[column];
+          int64_t end = begin;
+          if (all) {
+            end = stop;
+          } else {
+            while (end < stop && rows[end] < limit) ++end;
+          }
+          cursor[column] = end;
+          const Phase& phase = plan.phase[static_cast<size_t>(kind)];
+          const int64_t to = std::min<int64_t>(static_cast<int64_t>(phase.x.size()), from + plan.block_positions);
+          if (begin == end || from >= to) continue;
+          std::fill(queue, queue + (DUAL ? 2 : 1) * L * (end - begin), T(0));
+          backward_span<T, MOST, DUAL, DX>(from, to, x + (first + i) * plan.x_plane, phase.x.data(), g,
+                                         phase.g.data(), c.g_size, rows, plan.row.data(), c.mean,
+                                         c.variance, begin, end, queue, dm + column * widest,
+                                         dv + column * widest);
+          reduce_queue<T, DUAL>(queue, end - begin, dmean + begin, dvariance + begin);
+        }
+    }
+  }
+  if (!DX) return;
+  if (!plan.covers_input) std::fill(out, out + channels * plan.x_plane, T(0));
+  for (int64_t i = 0; i < channels; ++i)
+    for (int64_t kind = 0; kind < kinds; ++kind) {
+      const Phase& phase = plan.phase[static_cast<size_t>(kind)];
+      const T* m = dm + (i * kinds + kind) * widest;
+      const T* v = dv + (i * kinds + kind) * widest;
+      for (size_t p = 0; p < phase.x.size(); ++p) {
+        auto sum = load(m + p * L);
+        if (DUAL) sum += T(2) * load(x + (first + i) * plan.x_plane + phase.x[p]) * load(v + p * L);
+        store(out + i * plan.x_plane + phase.x[p], sum);
+      }
+    }
+  unpack_dx(c, tile, first, last, out);
+}
+
+constexpr int64_t WEIGHTS_PER_TASK = 1 << 14;
+
+// Channels that one task takes at once: few where the sums of a column are long.
+inline int64_t channels_at_once(const GsGeometry& g, const BackwardPlan& plan, int64_t item) {
+  const int64_t per_group = g.channels / g.groups;
+  const int64_t outputs = g.outputs / g.groups;
+  const bool blocked = plan.block_rows < outputs;
+  const int64_t fit = (blocked ? 4 * SLAB_BYTES : SLAB_BYTES / 4) / (3 * plan.x_plane * item);
+  return std::min(per_group, std::max<int64_t>(fit, 16));
+}
+
+template <class T, bool DUAL, bool DX>
+void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackward& call,
+                  int threads) {
+  const BackwardPlan plan = backward_plan(g, Simd<T>::L, sizeof(T), DUAL, pattern.nnz);
+  const int64_t nnz = pattern.nnz, groups = plan.groups_of_tiles;
+  // Values in backward order, then sums of gradients in it, one set per group of tiles.
+  T* ordered = shared_buffer(WEIGHTS).as<T>(2 * nnz);
+  const T* mean = static_cast<const T*>(call.mean);
+  const T* variance = static_cast<const T*>(call.variance);
+  if (pattern.col_perm) {
+    parallel_for(ceil_div(nnz, WEIGHTS_PER_TASK), threads, [&](int64_t task) {
+      const int64_t to = std::min(nnz, (task + 1) * WEIGHTS_PER_TASK);
+      for (int64_t k = task * WEIGHTS_PER_TASK; k < to; ++k) {
+        ordered[k] = mean[pattern.col_perm[k]];
+        if (DUAL) ordered[nnz + k] = variance[pattern.col_perm[k]];
+      }
+    });
+    mean = ordered;
+    variance = ordered + nnz;
+  }
+  T* sums = shared_buffer(PARTIAL).as<T>(2 * nnz * groups);
+  std::fill(sums, sums + 2 * nnz * groups, T(0));
+  const BackwardCall<T> c{g,
+                          pattern,
+                          call,
+                          plan,
+                          mean,
+                          variance,
+                          volume(g.in),
+                          volume(g.out),
+                          g.channels * plan.x_plane,
+                          g.outputs * plan.g_plane};
+  const int64_t g_all = c.g_size * (DUAL ? 2 : 1), per_group = g.channels / g.groups;
+  int64_t chunk = channels_at_once(g, plan, sizeof(T));
+  if (groups > 1) {
+    parallel_for(groups, threads, [&](int64_t task) {
+      T* x = local_buffer(TILE_X).as<T>(c.x_size);
+      T* gradient = local_buffer(TILE_G).as<T>(g_all);
+      if (plan.mode != ROWS) std::fill(gradient, gradient + g_all, T(0));
+      T* dmean = sums + task * 2 * nnz;
+      const int64_t to = (task + 1) * plan.tiles / groups;
+      for (int64_t tile = task * plan.tiles / groups; tile < to; ++tile) {
+        pack_values(c, tile, 0, g.channels, x);
+        pack_gradient<T, DUAL>(c, tile, 0, g.outputs, gradient);
+        for (int64_t start = 0; start < g.channels; start += per_group)
+          for (int64_t channel = start; channel < start + per_group; channel += chunk)
+            backward_channels<T, DUAL, DX>(c, tile, channel,
+                                           std::min(start + per_group, channel + chunk), x,
+                                           gradient, dmean, dmean + nnz);
+      }
+    });
+  } else {
+    // Columns are split, tiles follow each other: a weight's sum has one order for any threads.
+    const int64_t wanted = ceil_div(g.channels, 2 * threads);
+    chunk = std::max<int64_t>(1, std::min(chunk, std::min(per_group, round_up(wanted, 8))));
+    const int64_t chunks = ceil_div(per_group, chunk), at_once = std::min<int64_t>(plan.tiles, 4);
+    T* x = shared_buffer(PACKED_X).as<T>(at_once * c.x_size);
+    T* gradient = shared_buffer(PACKED_G).as<T>(at_once * g_all);
+    if (plan.mode != ROWS) std::fill(gradient, gradient + at_once * g_all, T(0));
+    for (int64_t start = 0; start < plan.tiles; start += at_once) {
+      const int64_t here = std::min(at_once, plan.tiles - start), parts = 2 * threads;
+      parallel_for(here * parts, threads, [&](int64_t task) {
+        const int64_t tile = task / parts, part = task % parts;
+        pack_values(c, start + tile, part * g.channels / parts, (part + 1) * g.channels / parts,
+                    x + tile * c.x_size);
+        pack_gradient<T, DUAL>(c, start + tile, part * g.outputs / parts,
+                               (part + 1) * g.outputs / parts, gradient + tile * g_all);
+      });
+      parallel_for(g.groups * chunks, threads, [&](int64_t task) {
+        const int64_t begin = task / chunks * per_group, channel = begin + task % chunks * chunk;
+        for (int64_t tile = 0; tile < here; ++tile)
+          backward_channels<T, DUAL, DX>(c, start + tile, channel,
+                                         std::min(begin + per_group, channel + chunk),
+                                         x + tile * c.x_size, gradient + tile * g_all, sums,
+                                         sums + nnz);
+      });
+    }
+  }
+  T* dmean = static_cast<T*>(call.dmean);
+  T* dvariance = static_cast<T*>(call.dvariance);
+  parallel_for(ceil_div(nnz, WEIGHTS_PER_TASK), threads, [&](int64_t task) {
+    const int64_t last = std::min(nnz, (task + 1) * WEIGHTS_PER_TASK);
+    for (int64_t k = task * WEIGHTS_PER_TASK; k < last; ++k) {
+      T one = sums[k], two = sums[nnz + k];
+      for (int64_t group = 1; group < groups; ++group) {
+        one += sums[group * 2 * nnz + k];
+        two += sums[group * 2 * nnz + nnz + k];
+      }
+      const int64_t to = pattern.col_perm ? pattern.col_perm[k] : k;
+      dmean[to] = one;
+      if (DUAL) dvariance[to] = two;
+    }
+  });
+}

@@ -1,0 +1,102 @@
+// The C functions: choose the instruction set once, turn exceptions into status codes.
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "isa.h"
+#include "parallel.h"
+#include "plan.h"
+
+namespace gs {
+namespace {
+
+const Isa* const KNOWN[] = {
+#if defined(__x86_64__)
+    &avx512, &avx2,
+#elif defined(__aarch64__)
+    &neon,
+#endif
+    &generic,
+};
+
+const Isa* best() {
+  for (const Isa* isa : KNOWN)
+    if (isa->runs_here()) return isa;
+  return &generic;
+}
+
+std::atomic<const Isa*> chosen{nullptr};
+
+const Isa& isa() {
+  const Isa* found = chosen.load();
+  if (!found) chosen.store(found = best());
+  return *found;
+}
+
+template <class F>
+int guarded(F&& body) {
+  try {
+    body();
+    return GS_OK;
+  } catch (const std::bad_alloc&) {
+    return GS_NO_MEMORY;
+  } catch (const TooLarge&) {
+    return GS_TOO_LARGE;
+  } catch (...) {
+    return GS_BAD_ARGUMENT;
+  }
+}
+
+constexpr int64_t NORMALS_PER_TASK = 1 << 14;  // a multiple of a block
+
+size_t item_size(int dtype) { return dtype == GS_FLOAT64 ? 8 : 4; }
+
+}  // namespace
+}  // namespace gs
+
+GS_API int gs_forward(const GsGeometry* g, const GsPattern* p, int dtype, const GsForward* f,
+                      int threads) {
+  return gs::guarded([&] { gs::isa().forward(*g, *p, dtype, *f, threads); });
+}
+
+GS_API int gs_backward(const GsGeometry* g, const GsPattern* p, int dtype, const GsBackward* b,
+                       int threads) {
+  return gs::guarded([&] { gs::isa().backward(*g, *p, dtype, *b, threads); });
+}
+
+GS_API int gs_normal(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out,
+                     int threads) {
+  return gs::guarded([&] {
+    gs::parallel_for(gs::ceil_div(count, gs::NORMALS_PER_TASK), threads, [&](int64_t task) {
+      const int64_t from = task * gs::NORMALS_PER_TASK;
+      const int64_t here = std::min(gs::NORMALS_PER_TASK, count - from);
+      gs::isa().normal(dtype, seed, first + static_cast<uint64_t>(from), here,
+                       static_cast<char*>(out) + static_cast<size_t>(from) * gs::item_size(dtype));
+    });
+  });
+}
+
+GS_API int gs_normal_at(int dtype, uint64_t seed, const int64_t* counters, int64_t count, void* out,
+                        int threads) {
+  return gs::guarded([&] {
+    gs::parallel_for(gs::ceil_div(count, gs::NORMALS_PER_TASK), threads, [&](int64_t task) {
+      const int64_t from = task * gs::NORMALS_PER_TASK;
+      const int64_t here = std::min(gs::NORMALS_PER_TASK, count - from);
+      gs::isa().normal_at(dtype, seed, counters + from, here,
+                          static_cast<char*>(out) + static_cast<size_t>(from) * gs::item_size(dtype));
+    });
+  });
+}
+
+GS_API const char* gs_isa(void) { return gs::isa().name; }
+
+GS_API int gs_use_isa(const char* name) {
+  for (const gs::Isa* isa : gs::KNOWN)
+    if (std::strcmp(isa->name, name) == 0 && isa->runs_here()) {
+      gs::chosen.store(isa);
+      return GS_OK;
+    }
+  return GS_BAD_ARGUMENT;
+}
+
+GS_API void gs_release(void) { gs::release_buffers(); }

@@ -1,0 +1,279 @@
+// The forward pass. Included inside the namespace of the instruction set.
+
+// NP vectors of outputs of one row: a few registers of sums, one pass over the row's weights.
+// CONTIGUOUS: the vectors follow each other, so that their distances are constants.
+template <class T, int NP, bool DUAL, bool CONTIGUOUS>
+inline void forward_tile(const T* x, const int32_t* position, const int32_t* cols, int64_t base,
+                         const int32_t* column, const T* mean, const T* variance, int64_t begin,
+                         int64_t end, T* m, T* v) {
+  using V = typename Simd<T>::V;
+  constexpr int L = Simd<T>::L;
+  V sum[NP], square[NP];
+#pragma GCC unroll 8
+  for (int n = 0; n < NP; ++n) {
+    sum[n] = load(m + n * L);
+    if (DUAL) square[n] = load(v + n * L);
+  }
+  const T* origin = x + position[0];
+  for (int64_t k = begin; k < end; ++k) {
+    const T* at = origin + column[cols[k] - base];
+    const V w = splat(mean[k]);
+    const V s = DUAL ? splat(variance[k]) : w;
+#pragma GCC unroll 8
+    for (int n = 0; n < NP; ++n) {
+      const V value = load(CONTIGUOUS ? at + n * L : at + (position[n] - position[0]));
+      sum[n] += w * value;
+      if (DUAL) square[n] += s * (value * value);
+    }
+  }
+#pragma GCC unroll 8
+  for (int n = 0; n < NP; ++n) {
+    store(m + n * L, sum[n]);
+    if (DUAL) store(v + n * L, square[n]);
+  }
+}
+
+// The tile function for n vectors, 1 <= n <= MOST.
+template <class T, bool DUAL, bool CONTIGUOUS, int... N>
+inline auto forward_tile_of(int64_t n, std::integer_sequence<int, N...>) {
+  using Tile = decltype(&forward_tile<T, 1, DUAL, CONTIGUOUS>);
+  static constexpr Tile tiles[] = {&forward_tile<T, N + 1, DUAL, CONTIGUOUS>...};
+  return tiles[n - 1];
+}
+
+// Positions [from, to) in tiles of nearly equal size.
+template <class T, int MOST, bool DUAL>
+inline void forward_span(int64_t from, int64_t to, const T* x, const int32_t* position,
+                         const int32_t* cols, int64_t base, const int32_t* column, const T* mean,
+                         const T* variance, int64_t begin, int64_t end, T* m, T* v) {
+  constexpr int L = Simd<T>::L;
+  constexpr auto sizes = std::make_integer_sequence<int, MOST>();
+  for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
+    const int64_t n = ceil_div(to - p, left);
+    const bool contiguous = position[p + n - 1] - position[p] == (n - 1) * L;
+    const auto tile = contiguous ? forward_tile_of<T, DUAL, true>(n, sizes)
+                                 : forward_tile_of<T, DUAL, false>(n, sizes);
+    tile(x, position + p, cols, base, column, mean, variance, begin, end, m + p * L, v + p * L);
+    p += n;
+  }
+}
+
+// Everything that a call's tasks read.
+template <class T>
+struct ForwardCall {
+  const GsGeometry& g;
+  const GsPattern& pattern;
+  const GsForward& call;
+  const ForwardPlan& plan;
+  const T* mean;
+  const T* variance;
+  int64_t volume_in, volume_out;
+};
+
+// Packs channels [first, last) of a tile; planes with padding must be zero outside the input.
+template <class T>
+void pack_input(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* packed) {
+  const GsGeometry& g = c.g;
+  const int64_t examples = examples_in(g, c.plan, tile);
+  const T* x = static_cast<const T*>(c.call.x);
+  if (c.plan.mode == ROWS) {
+    pack_rows(x + tile * c.plan.examples * c.call.x_batch_stride, c.call.x_batch_stride,
+              c.call.x_channel_stride, examples, first, last, c.plan.plane, packed);
+    return;
+  }
+  T* lanes = c.plan.mode == BATCH ? local_buffer(NOISE).as<T>(c.volume_in * c.plan.lanes) : nullptr;
+  for (int64_t channel = first; channel < last; ++channel) {
+    const T* from = x + (tile * c.plan.examples * g.channels + channel) * c.volume_in;
+    if (c.plan.mode == BATCH) {
+      gather_lanes(from, g.channels * c.volume_in, examples, c.volume_in, lanes);
+      from = lanes;
+    }
+    place_input(g, c.plan, from, packed + channel * c.plan.plane);
+  }
+}
+
+// y, and slope or spread, of `count` consecutive elements from sums m (and v).
+template <class T>
+inline void finish(const GsForward& call, int64_t first, int64_t count, const T* m, const T* v,
+                   const T* eps, T* y, T* second) {
+  if (!v) {
+    std::memcpy(y + first, m, static_cast<size_t>(count) * sizeof(T));
+    return;
+  }
+  if (!call.has_seed) {
+    std::memcpy(y + first, m, static_cast<size_t>(count) * sizeof(T));
+    std::memcpy(second + first, v, static_cast<size_t>(count) * sizeof(T));
+    return;
+  }
+  T* out = y + first;
+  if (!second) {
+    for (int64_t i = 0; i < count; ++i) out[i] = m[i] + std::sqrt(v[i]) * eps[i];
+    return;
+  }
+  T* slope = second + first;
+  for (int64_t i = 0; i < count; ++i) {
+    const T root = std::sqrt(v[i]);
+    out[i] = m[i] + root * eps[i];
+    // No variance: no noise, and no gradient to it.
+    slope[i] = v[i] > T(0) ? T(0.5) * eps[i] / root : T(0);
+  }
+}
+
+// From sums [row][position][lane] to the output in torch's order, with noise.
+template <class T, bool DUAL>
+void store_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* m, T* v) {
+  constexpr int L = Simd<T>::L;
+  const GsGeometry& g = c.g;
+  const int64_t rows = last - first, size = static_cast<int64_t>(c.plan.position.size()) * L;
+  const int64_t per_row = c.volume_out, count = rows * per_row;
+  const int64_t examples = examples_in(g, c.plan, tile);
+  T* y = static_cast<T*>(c.call.y);
+  T* second = static_cast<T*>(c.call.second);
+  const bool noisy = DUAL && c.call.has_seed;
+  // Room for the normals and for sums of one example in torch's order, or of all lanes.
+  const int64_t wide = c.plan.mode == FLAT ? count : count * L;
+  T* eps = local_buffer(NOISE).as<T>(round_up(count, 64) + 2 * wide);
+  T* tm = eps + round_up(count, 64);
+  T* tv = DUAL ? tm + wide : nullptr;
+  if (c.plan.mode == FLAT) {
+    const int64_t vectors = size / L / g.out[0] * L;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t z = 0; z < g.out[0]; ++z)
+        for (int64_t row = 0; row < g.out[1]; ++row) {
+          const int64_t from = i * size + z * vectors + row * c.plan.pitch;
+          const int64_t to = i * per_row + (z * g.out[1] + row) * g.out[2];
+          std::memcpy(tm + to, m + from, static_cast<size_t>(g.out[2]) * sizeof(T));
+          if (DUAL) std::memcpy(tv + to, v + from, static_cast<size_t>(g.out[2]) * sizeof(T));
+        }
+    const int64_t at = (tile * g.outputs + first) * per_row;
+    if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), count, eps);
+    finish(c.call, at, count, tm, tv, eps, y, second);
+    return;
+  }
+  // Lanes are examples: [row * position][lane] -> [lane][row * position], L examples at a time.
+  const int64_t vectors = size / L / per_row;  // of examples; 1 for BATCH
+  for (int64_t part = 0; part < vectors && part * L < examples; ++part) {
+    const int64_t here = std::min<int64_t>(L, examples - part * L);
+    transpose(m + part * L, vectors * L, count, here, tm, count);
+    if (DUAL) transpose(v + part * L, vectors * L, count, here, tv, count);
+    for (int64_t lane = 0; lane < here; ++lane) {
+      const int64_t example = tile * c.plan.examples + part * L + lane;
+      const int64_t at = (example * g.outputs + first) * per_row;
+      if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), count, eps);
+      finish(c.call, at, count, tm + lane * count, DUAL ? tv + lane * count : nullptr, eps, y,
+             second);
+    }
+  }
+}
+
+// Rows [first, last) of one group for one tile.
+template <class T, bool DUAL>
+void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last,
+                  const T* packed) {
+  constexpr int L = Simd<T>::L;
+  // Dual: two sums per vector and a few to spare; else eight are enough to hide latencies.
+  constexpr int MOST = GS_REGISTERS / 4 < 8 && !DUAL ? 8 : GS_REGISTERS / 4;
+  const GsGeometry& g = c.g;
+  const GsPattern& pattern = c.pattern;
+  const int64_t positions = static_cast<int64_t>(c.plan.position.size());
+  const int64_t per_group = g.channels / g.groups, taps = volume(g.kernel);
+  const int64_t group = first / (g.outputs / g.groups), rows = last - first;
+  const T* x = packed + group * per_group * c.plan.plane;
+  const T* bias = static_cast<const T*>(c.call.bias);
+  const int64_t size = positions * L;
+  T* m = local_buffer(SCRATCH).as<T>((DUAL ? 2 : 1) * rows * size);
+  T* v = DUAL ? m + rows * size : nullptr;
+  for (int64_t i = 0; i < rows; ++i) {
+    std::fill(m + i * size, m + (i + 1) * size, bias ? bias[first + i] : T(0));
+    if (DUAL) std::fill(v + i * size, v + (i + 1) * size, T(0));
+  }
+  int64_t* cursor = local_buffer(CURSOR).as<int64_t>(rows);
+  for (int64_t from = 0; from < positions; from += c.plan.block_positions) {
+    const int64_t to = std::min(positions, from + c.plan.block_positions);
+    for (int64_t i = 0; i < rows; ++i) cursor[i] = pattern.row_ptr[first + i];
+    for (int64_t channel = 0; channel < per_group; channel += c.plan.block_channels) {
+      const int64_t limit = std::min(per_group, channel + c.plan.block_channels) * taps;
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t base = (first + i) * pattern.row_cols_step, stop = pattern.row_ptr[first + i + 1];
+        const int64_t begin = cursor[i];
+        int64_t end = begin;
+        if (limit == per_group * taps) {
+          end = stop;
+        } else {
+          while (end < stop && pattern.row_cols[end] - base < limit) ++end;
+        }
+        cursor[i] = end;
+        if (begin == end) continue;
+        forward_span<T, MOST, DUAL>(from, to, x, c.plan.position.data(), pattern.row_cols, base,
+                                  c.plan.column.data(), c.mean, c.variance, begin, end,
+                                  m + i * size, DUAL ? v + i * size : m);
+      }
+    }
+  }
+  store_rows<T, DUAL>(c, tile, first, last, m, v);
+}
+
+// Rows that one task sums at once: enough for whole blocks of noise, few enough for the cache.
+inline int64_t rows_at_once(const GsGeometry& g, const ForwardPlan& plan, int64_t item) {
+  const int64_t per_row = static_cast<int64_t>(plan.position.size()) * plan.lanes * item * 2;
+  const bool blocked = plan.block_channels < g.channels / g.groups;
+  const int64_t fit = (blocked ? 4 * SLAB_BYTES : SLAB_BYTES / 4) / per_row;
+  const int64_t least = ceil_div(64, volume(g.out));
+  return std::min(g.outputs / g.groups, round_up(std::max(fit, least), least));
+}
+
+template <class T, bool DUAL>
+void run_forward(const GsGeometry& g, const GsPattern& pattern, const GsForward& call, int threads) {
+  const ForwardPlan plan = forward_plan(g, Simd<T>::L, sizeof(T));
+  const T* mean = static_cast<const T*>(call.mean);
+  const T* variance = static_cast<const T*>(call.variance);
+  if (pattern.row_perm) {
+    T* ordered = shared_buffer(WEIGHTS).as<T>(2 * pattern.nnz);
+    for (int64_t k = 0; k < pattern.nnz; ++k) {
+      ordered[k] = mean[pattern.row_perm[k]];
+      if (DUAL) ordered[pattern.nnz + k] = variance[pattern.row_perm[k]];
+    }
+    mean = ordered;
+    variance = ordered + pattern.nnz;
+  }
+  const ForwardCall<T> c{g, pattern, call, plan, mean, variance, volume(g.in), volume(g.out)};
+  const int64_t tile_size = g.channels * plan.plane, per_group = g.outputs / g.groups;
+  int64_t chunk = rows_at_once(g, plan, sizeof(T));
+  if (plan.tiles >= 4 * threads) {
+    // Each task packs its own tiles, which then are in its core's cache.
+    const int64_t tasks = std::min<int64_t>(plan.tiles, 4 * threads);
+    parallel_for(tasks, threads, [&](int64_t task) {
+      T* packed = local_buffer(TILE_X).as<T>(tile_size);
+      if (plan.mode != ROWS) std::fill(packed, packed + tile_size, T(0));
+      const int64_t to = (task + 1) * plan.tiles / tasks;
+      for (int64_t tile = task * plan.tiles / tasks; tile < to; ++tile) {
+        if (plan.mode == BATCH && examples_in(g, plan, tile) < plan.examples && tile > 0)
+          std::fill(packed, packed + tile_size, T(0));
+        pack_input(c, tile, 0, g.channels, packed);
+        for (int64_t start = 0; start < g.outputs; start += per_group)
+          for (int64_t row = start; row < start + per_group; row += chunk)
+            forward_rows<T, DUAL>(c, tile, row, std::min(start + per_group, row + chunk), packed);
+      }
+    });
+    return;
+  }
+  T* packed = shared_buffer(PACKED_X).as<T>(plan.tiles * tile_size);
+  const int64_t parts = std::min<int64_t>(g.channels, 2 * threads);
+  parallel_for(plan.tiles * parts, threads, [&](int64_t task) {
+    const int64_t tile = task / parts, part = task % parts;
+    const int64_t first = part * g.channels / parts, last = (part + 1) * g.channels / parts;
+    T* to = packed + tile * tile_size;
+    if (plan.mode != ROWS) std::fill(to + first * plan.plane, to + last * plan.plane, T(0));
+    pack_input(c, tile, first, last, to);
+  });
+  // Chunks small enough that every thread has some, and multiples of a vector where they are many.
+  const int64_t wanted = ceil_div(per_group * g.groups * plan.tiles, 2 * threads);
+  chunk = std::max<int64_t>(1, std::min(chunk, std::min(per_group, round_up(wanted, 16))));
+  const int64_t chunks = ceil_div(per_group, chunk);
+  parallel_for(plan.tiles * g.groups * chunks, threads, [&](int64_t task) {
+    const int64_t tile = task / (g.groups * chunks), rest = task % (g.groups * chunks);
+    const int64_t start = rest / chunks * per_group, row = start + rest % chunks * chunk;
+    forward_rows<T, DUAL>(c, tile, row, std::min(start + per_group, row + chunk),
+                          packed + tile * tile_size);
+  });
+}

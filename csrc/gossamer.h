@@ -1,0 +1,105 @@
+// The C ABI of the native engine: plain pointers and sizes, nothing of torch or Python.
+//
+// One idea serves every layer. A linear map with a sparse weight is a sum of shifted inputs,
+//   y[o, p] = sum over kept weights k of row o:  w[k] * X[offset(k) + position(p)],
+// where X is the input packed so that neighbouring lanes of a vector are independent outputs. Linear
+// layers, convolutions of 1-3 dimensions and transposed convolutions differ in their tables of
+// offsets and positions only (see plan.h).
+#pragma once
+#include <cstdint>
+
+#if defined(__GNUC__)
+#define GS_API extern "C" __attribute__((visibility("default")))
+#else
+#define GS_API extern "C"
+#endif
+
+// The shape of one call. Spatial arrays are (depth, height, width); missing dimensions are 1.
+struct GsGeometry {
+  int64_t batch;
+  int64_t channels;  // input channels, all groups
+  int64_t outputs;   // output channels, all groups
+  int64_t groups;
+  int64_t in[3];
+  int64_t out[3];
+  int64_t kernel[3];
+  int64_t stride[3];
+  int64_t dilation[3];
+  int64_t up[3];   // distance between neighbouring inputs: the stride of a transposed convolution
+  int64_t pad[3];  // place of the first input in the padded input; negative crops
+};
+
+// The kept weights, in two orders. Forward order: by output row; backward order: by input column,
+// where a column is an input channel and a phase of the stride (see pattern.cpp).
+struct GsPattern {
+  int64_t nnz;
+  const int64_t* row_ptr;      // [outputs + 1]
+  const int32_t* row_cols;     // [nnz] channel-in-group * taps + tap, plus row * row_cols_step
+  int64_t row_cols_step;       // what row_cols grows by per row: > 0 where it is the flat index
+  const int32_t* row_perm;     // [nnz] place in the value vectors; null where the order is theirs
+  const int64_t* col_ptr;      // [channels * phases + 1]
+  const int32_t* col_rows;     // [nnz] output channel * taps + tap
+  const int32_t* col_perm;     // [nnz] or null, as row_perm
+};
+
+enum GsDtype { GS_FLOAT32 = 0, GS_FLOAT64 = 1 };
+enum GsStatus { GS_OK = 0, GS_NO_MEMORY = 1, GS_TOO_LARGE = 2, GS_BAD_ARGUMENT = 3 };
+
+// y = W x + b with noise. What is null decides what is computed:
+//   variance null:            y = mean x + b
+//   variance, no seed:        y = mean x + b and spread = variance x^2 (moments)
+//   variance and seed:        y = mean x + b + sqrt(variance x^2) * eps, slope = eps / (2 sqrt(..))
+// x has strides (batch, channel) for a layer without space, else is contiguous; y is contiguous.
+struct GsForward {
+  const void* x;
+  int64_t x_batch_stride, x_channel_stride;
+  const void* mean;
+  const void* variance;
+  const void* bias;
+  void* y;
+  void* second;  // slope, or spread; null where it is not wanted
+  int64_t has_seed;
+  uint64_t seed;
+};
+GS_API int gs_forward(const GsGeometry*, const GsPattern*, int dtype, const GsForward*, int threads);
+
+// Gradients of the same map. gradient2 is the gradient of the variance output: given (moments), or
+// gradient * slope where slope is given (local noise), or absent (deterministic).
+struct GsBackward {
+  const void* x;
+  int64_t x_batch_stride, x_channel_stride;
+  const void* mean;
+  const void* variance;
+  const void* gradient;
+  int64_t g_batch_stride, g_channel_stride;
+  const void* slope;      // contiguous, as gradient2
+  const void* gradient2;
+  void* dx;  // null where it is not wanted
+  void* dmean;
+  void* dvariance;
+};
+GS_API int gs_backward(const GsGeometry*, const GsPattern*, int dtype, const GsBackward*,
+                       int threads);
+
+// The backward order of a pattern, by counting: O(nnz + columns).
+struct GsPatternOut {
+  int64_t* row_ptr;
+  int32_t* row_cols;  // written for a transposed convolution only, as row_perm
+  int32_t* row_perm;
+  int64_t* col_ptr;
+  int32_t* col_rows;
+  int32_t* col_perm;  // written for all others
+};
+GS_API int gs_pattern(const GsGeometry*, int transposed, int64_t nnz, const int32_t* indices,
+                      const GsPatternOut*);
+GS_API int64_t gs_phases(const GsGeometry*);
+
+// Standard normals of the counters first, first+1, ... (or of counters[i]) under a seed.
+GS_API int gs_normal(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out,
+                     int threads);
+GS_API int gs_normal_at(int dtype, uint64_t seed, const int64_t* counters, int64_t count, void* out,
+                        int threads);
+
+GS_API const char* gs_isa(void);           // the instruction set in use
+GS_API int gs_use_isa(const char* name);   // "generic", "avx2", "avx512", "neon"; for tests
+GS_API void gs_release(void);              // give the calling thread's workspace back

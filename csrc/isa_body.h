@@ -1,0 +1,48 @@
+// The engine, once per instruction set: GS_ISA_NAMESPACE, GS_BYTES and GS_REGISTERS are set by the
+// including file, which also tells the compiler which instructions it may use from here on.
+
+namespace gs {
+namespace GS_ISA_NAMESPACE {
+namespace {
+
+#include "vec.h"
+#include "noise.h"
+#include "pack.h"
+#include "forward.h"
+#include "backward.h"
+
+void forward(const GsGeometry& g, const GsPattern& p, int dtype, const GsForward& f, int threads) {
+  const bool dual = f.variance != nullptr;
+  if (dtype == GS_FLOAT64) {
+    dual ? run_forward<double, true>(g, p, f, threads) : run_forward<double, false>(g, p, f, threads);
+  } else {
+    dual ? run_forward<float, true>(g, p, f, threads) : run_forward<float, false>(g, p, f, threads);
+  }
+}
+
+template <class T>
+void backward_of(const GsGeometry& g, const GsPattern& p, const GsBackward& b, int threads) {
+  const bool dual = b.variance != nullptr, dx = b.dx != nullptr;
+  if (dual)
+    dx ? run_backward<T, true, true>(g, p, b, threads) : run_backward<T, true, false>(g, p, b, threads);
+  else
+    dx ? run_backward<T, false, true>(g, p, b, threads) : run_backward<T, false, false>(g, p, b, threads);
+}
+
+void backward(const GsGeometry& g, const GsPattern& p, int dtype, const GsBackward& b, int threads) {
+  dtype == GS_FLOAT64 ? backward_of<double>(g, p, b, threads) : backward_of<float>(g, p, b, threads);
+}
+
+void normal(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out) {
+  dtype == GS_FLOAT64 ? normals(seed, first, count, static_cast<double*>(out))
+                      : normals(seed, first, count, static_cast<float*>(out));
+}
+
+void normal_at(int dtype, uint64_t seed, const int64_t* counters, int64_t count, void* out) {
+  dtype == GS_FLOAT64 ? normals_at(seed, counters, count, static_cast<double*>(out))
+                      : normals_at(seed, counters, count, static_cast<float*>(out));
+}
+
+}  // namespace
+}  // namespace GS_ISA_NAMESPACE
+}  // namespace gs

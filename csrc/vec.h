@@ -1,0 +1,101 @@
+// Vectors of one instruction set, with compiler extensions only. GS_BYTES is the register's width.
+// Included inside the namespace of the instruction set.
+
+template <class T>
+struct Simd;
+template <>
+struct Simd<float> {
+  typedef float V __attribute__((vector_size(GS_BYTES)));
+  static constexpr int L = GS_BYTES / 4;
+};
+template <>
+struct Simd<double> {
+  typedef double V __attribute__((vector_size(GS_BYTES)));
+  static constexpr int L = GS_BYTES / 8;
+};
+
+template <class T>
+inline typename Simd<T>::V load(const T* p) {
+  typename Simd<T>::V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+inline void store(T* p, typename Simd<T>::V v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+template <class T>
+inline typename Simd<T>::V splat(T x) {
+  typename Simd<T>::V zero = {};
+  return x - zero;  // folds to a broadcast, which zero + x does not: -0 + 0 is 0
+}
+
+// Lane j of the exchanged pair (a, b) at distance H: the upper half of each 2x2 block, or the lower.
+template <int H, int L, bool LOW>
+constexpr int exchanged(int j) {
+  return LOW ? ((j & H) ? L + j - H : j) : ((j & H) ? L + j : j + H);
+}
+template <class V, int H, int L, bool LOW, int... J>
+inline V exchange(V a, V b, std::integer_sequence<int, J...>) {
+  return __builtin_shufflevector(a, b, exchanged<H, L, LOW>(J)...);
+}
+template <class T, int H, bool LOW>
+inline typename Simd<T>::V exchange(typename Simd<T>::V a, typename Simd<T>::V b) {
+  constexpr int L = Simd<T>::L;
+  return exchange<typename Simd<T>::V, H, L, LOW>(a, b, std::make_integer_sequence<int, L>());
+}
+
+// r[i][j] <-> r[j][i] for L vectors of L lanes.
+template <class T, int H = 1>
+inline void transpose_block(typename Simd<T>::V* r) {
+  constexpr int L = Simd<T>::L;
+  if constexpr (H < L) {
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i)
+      if (!(i & H)) {
+        const auto a = r[i], b = r[i + H];
+        r[i] = exchange<T, H, true>(a, b);
+        r[i + H] = exchange<T, H, false>(a, b);
+      }
+    transpose_block<T, H * 2>(r);
+  }
+}
+
+// Lane j of the result is the sum of r[j]: L sums for the price of L - 1 additions.
+template <class T, int H = 1>
+inline typename Simd<T>::V sum_each(typename Simd<T>::V* r) {
+  constexpr int L = Simd<T>::L;
+  if constexpr (H < L) {
+#pragma GCC unroll 16
+    for (int i = 0; i < L; i += 2 * H)
+      r[i] = exchange<T, H, true>(r[i], r[i + H]) + exchange<T, H, false>(r[i], r[i + H]);
+    return sum_each<T, H * 2>(r);
+  } else {
+    return r[0];
+  }
+}
+
+// dst[j * dst_step + i] = src[i * src_step + j] for i < rows, j < columns.
+template <class T>
+inline void transpose(const T* src, int64_t src_step, int64_t rows, int64_t columns, T* dst,
+                      int64_t dst_step) {
+  constexpr int L = Simd<T>::L;
+  typename Simd<T>::V r[L];
+  for (int64_t i = 0; i < rows; i += L) {
+    const int64_t height = rows - i < L ? rows - i : L;
+    for (int64_t j = 0; j < columns; j += L) {
+      const int64_t width = columns - j < L ? columns - j : L;
+      if (height == L && width == L) {
+#pragma GCC unroll 16
+        for (int n = 0; n < L; ++n) r[n] = load(src + (i + n) * src_step + j);
+        transpose_block<T>(r);
+#pragma GCC unroll 16
+        for (int n = 0; n < L; ++n) store(dst + (j + n) * dst_step + i, r[n]);
+      } else {
+        for (int64_t a = 0; a < height; ++a)
+          for (int64_t b = 0; b < width; ++b)
+            dst[(j + b) * dst_step + i + a] = src[(i + a) * src_step + j + b];
+      }
+    }
+  }
+}

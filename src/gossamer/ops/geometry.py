@@ -1,0 +1,99 @@
+"""From a layout and an input's shape to the native engine's description of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from gossamer.ops.layout import Layout
+from gossamer.ops.library import Geometry
+
+_KINDS = ("linear", "conv", "conv_transpose")
+
+
+def encode(layout: Layout) -> list[int]:
+    """A layout as integers, which operators can take; its padding mode must be zeros."""
+    return list(_encode(layout))
+
+
+@lru_cache(maxsize=4096)
+def _encode(layout: Layout) -> tuple[int, ...]:
+    n = layout.dims
+    return (
+        _KINDS.index(layout.kind),
+        layout.groups,
+        *layout.shape,
+        *(layout.stride or (1,) * n),
+        *(side for pair in (layout.padding or ((0, 0),) * n) for side in pair),
+        *(layout.dilation or (1,) * n),
+        *(layout.output_padding or (0,) * n),
+    )
+
+
+@lru_cache(maxsize=4096)
+def decode(spec: tuple[int, ...]) -> Layout:
+    """The layout of ``encode``."""
+    n = (len(spec) - 4) // 6
+    kind, groups, shape, rest = spec[0], spec[1], spec[2 : 4 + n], spec[4 + n :]
+    stride, sides, dilation, output_padding = (
+        rest[:n],
+        rest[n : 3 * n],
+        rest[3 * n : 4 * n],
+        rest[4 * n :],
+    )
+    padding = tuple((sides[2 * d], sides[2 * d + 1]) for d in range(n))
+    return Layout(
+        _KINDS[kind],  # type: ignore[arg-type]
+        shape,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        output_padding=output_padding,
+        groups=groups,
+    )
+
+
+def output_shape(layout: Layout, shape: Sequence[int]) -> list[int]:
+    """Shape of the output: of a linear layer ``[batch, out]``, else ``[batch, out, *spatial]``."""
+    found = [shape[0], layout.fan_out]
+    for d in range(layout.dims):
+        reach = layout.dilation[d] * (layout.kernel[d] - 1) + 1
+        size, (low, high) = shape[2 + d], layout.padding[d]
+        if layout.kind == "conv":
+            found.append((size + low + high - reach) // layout.stride[d] + 1)
+        else:
+            extra = layout.output_padding[d] - low - high
+            found.append((size - 1) * layout.stride[d] + reach + extra)
+    return found
+
+
+def geometry(layout: Layout, shape: tuple[int, ...]) -> Geometry:
+    """The description of a call on an input of ``shape``: batch and channels first.
+
+    A transposed convolution is a plain one over inputs that lie ``stride`` apart.
+    """
+    return _geometry(layout, shape)
+
+
+@lru_cache(maxsize=4096)
+def _geometry(layout: Layout, shape: tuple[int, ...]) -> Geometry:
+    found = Geometry()
+    found.batch = shape[0]
+    found.channels = layout.fan_in * layout.groups
+    found.outputs = layout.fan_out
+    found.groups = layout.groups
+    out = output_shape(layout, shape)
+    for field in ("in_", "out", "kernel", "stride", "dilation", "up"):
+        getattr(found, field)[:] = (1, 1, 1)
+    found.pad[:] = (0, 0, 0)
+    for d in range(layout.dims):
+        at = 3 - layout.dims + d
+        found.in_[at], found.out[at] = shape[2 + d], out[2 + d]
+        found.kernel[at], found.dilation[at] = layout.kernel[d], layout.dilation[d]
+        if layout.kind == "conv":
+            found.stride[at], found.pad[at] = layout.stride[d], layout.padding[d][0]
+        else:
+            found.up[at] = layout.stride[d]
+            reach = layout.dilation[d] * (layout.kernel[d] - 1)
+            found.pad[at] = reach - layout.padding[d][0]
+    return found

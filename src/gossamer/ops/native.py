@@ -1,0 +1,144 @@
+"""The native backend: products that cost what the kept weights cost, on the CPU.
+
+The kernels are in csrc/, their operators in ``native_ops``. What they cannot do (other devices,
+half precision, full supports) goes to the masked backend, call by call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gossamer.ops import library as native
+from gossamer.ops.geometry import encode
+from gossamer.ops.growth import Growth
+from gossamer.ops.layout import Layout
+from gossamer.ops.masked import MaskedBackend
+from gossamer.ops.native_ops import local, moments, product
+from gossamer.ops.pattern import Pattern, derive
+
+_MASKED = MaskedBackend()
+_INDEX_LIMIT = 2**31
+
+
+class NativeBackend:
+    """See the module."""
+
+    name = "native"
+
+    def supports(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether the kernels run a layer of this layout here."""
+        return (
+            native.is_available()
+            and device.type == "cpu"
+            and dtype in native.DTYPES
+            and layout.numel < _INDEX_LIMIT
+        )
+
+    def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
+        """The two orders of the support; nothing for a full one."""
+        if indices is None or indices.device.type != "cpu" or indices.dtype != torch.int32:
+            return ()
+        return derive(indices.contiguous(), layout)
+
+    def weight(
+        self, values: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None
+    ) -> Tensor:
+        """See ``Backend.weight``."""
+        return _MASKED.weight(values, pattern, layout, growth)
+
+    def product(
+        self,
+        x: Tensor,
+        values: Tensor,
+        pattern: Pattern,
+        layout: Layout,
+        bias: Tensor | None,
+        growth: Growth | None,
+    ) -> Tensor:
+        """See ``Backend.product``."""
+        if not _runs(x, values, pattern):
+            return _MASKED.product(x, values, pattern, layout, bias, growth)
+        call = _Call(x, pattern, layout, growth)
+        return call.restore(product(call.x, values, bias, *call.arguments))
+
+    def local(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        pattern: Pattern,
+        layout: Layout,
+        bias: Tensor | None,
+        seed: Tensor,
+        growth: Growth | None,
+    ) -> Tensor:
+        """See ``Backend.local``."""
+        if not _runs(x, mean, pattern):
+            return _MASKED.local(x, mean, variance, pattern, layout, bias, seed, growth)
+        call = _Call(x, pattern, layout, growth)
+        return call.restore(local(call.x, mean, variance, bias, seed, *call.arguments))
+
+    def moments(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        pattern: Pattern,
+        layout: Layout,
+        bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """See ``Backend.moments``."""
+        if not _runs(x, mean, pattern):
+            return _MASKED.moments(x, mean, variance, pattern, layout, bias)
+        call = _Call(x, pattern, layout, None)
+        centre, spread = moments(call.x, mean, variance, bias, *call.arguments)
+        return call.restore(centre), call.restore(spread)
+
+
+def _runs(x: Tensor, values: Tensor, pattern: Pattern) -> bool:
+    """Whether the kernels take this call.
+
+    Half precision also comes in through autocast; torch.func transforms need operators that torch
+    knows from inside.
+    """
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack():
+        return False
+    return (
+        len(pattern.derived) > 0
+        and x.device.type == "cpu"
+        and x.dtype == values.dtype
+        and x.dtype in native.DTYPES
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+class _Call:
+    """An input brought to ``[batch, channels, *spatial]``, and the way back."""
+
+    def __init__(self, x: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None) -> None:
+        if layout.kind == "conv" and layout.padding_mode != "zeros":
+            x = F.pad(x, layout.pad_argument, mode=layout.padding_mode)
+            none = tuple((0, 0) for _ in layout.padding)
+            layout = replace(layout, padding=none, padding_mode="zeros")
+        self.leading: tuple[int, ...] | None = None
+        self.is_single = False
+        if layout.kind == "linear":
+            self.leading = tuple(x.shape[:-1])
+            x = x.reshape(-1, x.shape[-1])
+        elif x.dim() == layout.dims + 1:
+            self.is_single = True
+            x = x.unsqueeze(0)
+        self.x = x
+        buffers = [] if growth is None else growth.buffers
+        assert pattern.indices is not None
+        self.arguments = (pattern.indices, list(pattern.derived), buffers, encode(layout))
+
+    def restore(self, y: Tensor) -> Tensor:
+        """The output in the shape that the caller expects."""
+        if self.leading is not None and len(self.leading) != 1:
+            return y.reshape(*self.leading, y.shape[-1])
+        return y.squeeze(0) if self.is_single else y
