@@ -54,6 +54,8 @@ class RunConfig:
         validation_fraction: Share of the training examples kept for validation.
         num_samples: Weight draws per prediction in the final evaluation.
         noise: ``"weight"``, ``"local"``, or ``"both"`` (test metrics once for each).
+        evaluate_on: What the final metrics are of: the ``"test"`` part, or the ``"validation"`` part
+            while settings are being chosen; the test part is then not looked at.
         select: Tested is the ``"last"`` state, or the ``"best"`` checkpoint by validation NLL.
         checkpoint_every: Epochs between checkpoints; the best is chosen among them.
         keep_checkpoints: How many of the newest stay.
@@ -83,6 +85,7 @@ class RunConfig:
     validation_fraction: float = field(default=0.1, metadata=_by(Number(low=0.0, high=1.0)))
     num_samples: int = field(default=5, metadata=_by(Integer(low=1)))
     noise: str = field(default="weight", metadata=_by(Choice("weight", "local", "both")))
+    evaluate_on: str = field(default="test", metadata=_by(Choice("test", "validation")))
     select: str = field(default="last", metadata=_by(Choice("last", "best")))
     checkpoint_every: int = field(default=1, metadata=_by(Integer(low=1)))
     keep_checkpoints: int = field(default=2, metadata=_by(Integer(low=1)))

@@ -162,7 +162,7 @@ def _sit(
         if not session.run():
             return _interrupted(config, folder, session, progress)
         metrics = _finish(config, assembly, folder, session)
-    message = f"{_figures(metrics)}; run folder {folder.path}"
+    message = f"{config.evaluate_on}: {_figures(metrics)}; run folder {folder.path}"
     progress.close()
     progress.message(message)
     return RunResult(folder.path, "finished", session.epoch, session.step, metrics, message)
@@ -171,7 +171,7 @@ def _sit(
 def _finish(
     config: RunConfig, assembly: Assembly, folder: RunFolder, session: Session
 ) -> dict[str, Any]:
-    """The one look at the test part, then the result files."""
+    """The one look at the test part (or none, see ``evaluate_on``), then the result files."""
     chosen = best(folder.checkpoints) if config.select == "best" else latest(folder.checkpoints)
     if chosen is None:
         raise CheckpointError("checkpoints", str(folder.checkpoints), "are gone", "train again")
@@ -180,6 +180,7 @@ def _finish(
     metrics, curves = evaluate(
         assembly.method,
         assembly.dataset,
+        part="val" if config.evaluate_on == "validation" else "test",
         num_samples=config.num_samples,
         noise=config.noise,
         seed=config.seed,
