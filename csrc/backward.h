@@ -2,18 +2,17 @@
 // inside the namespace of the instruction set.
 
 // NP vectors of inputs of one column. queue[k] keeps the vectors of partial sums of weight k's own
-// gradients; they are added up once per block (reduce_queue).
-template <class T, int NP, bool DUAL, bool DX, bool CONTIGUOUS>
+// gradients; they are added up once per block (reduce_queue). FIRST: the queue holds nothing yet.
+template <class T, int NP, bool DUAL, bool DX, bool CONTIGUOUS, bool FIRST>
 inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int32_t* g_at,
                           int64_t distance, const int32_t* rows, const int32_t* row, const T* mean,
                           const T* variance, int64_t begin, int64_t end, T* queue, T* dm, T* dv) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
-  V value[NP], square[NP], sum[NP], sum2[NP];
+  V value[NP], sum[NP], sum2[NP];
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) {
     value[n] = load(x + x_at[n]);
-    if (DUAL) square[n] = value[n] * value[n];
     if (DX) sum[n] = load(dm + n * L);
     if (DX && DUAL) sum2[n] = load(dv + n * L);
   }
@@ -21,20 +20,23 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
   T* slot = queue;
   for (int64_t k = begin; k < end; ++k) {
     const T* at = origin + row[rows[k]];
-    V q = load(slot), r = q;
-    if (DUAL) r = load(slot + L);
+    V q = {}, r = {};
+    if (!FIRST) q = load(slot);
+    if (!FIRST && DUAL) r = load(slot + L);
     const V w = splat(mean[k]);
     const V s = DUAL ? splat(variance[k]) : w;
 #pragma GCC unroll 8
     for (int n = 0; n < NP; ++n) {
       const T* here = CONTIGUOUS ? at + n * L : at + (g_at[n] - g_at[0]);
-      const V gradient = load(here);
+      V gradient = load(here);
+      pin(gradient);
       if (DX) sum[n] += w * gradient;
       q += gradient * value[n];
       if (DUAL) {
-        const V gradient2 = load(here + distance);
+        V gradient2 = load(here + distance);
+        pin(gradient2);
         if (DX) sum2[n] += s * gradient2;
-        r += gradient2 * square[n];
+        r += (gradient2 * value[n]) * value[n];
       }
     }
     store(slot, q);
@@ -49,11 +51,16 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
 }
 
 // The tile function for n vectors, 1 <= n <= MOST.
-template <class T, bool DUAL, bool DX, bool CONTIGUOUS, int... N>
-inline auto backward_tile_of(int64_t n, std::integer_sequence<int, N...>) {
-  using Tile = decltype(&backward_tile<T, 1, DUAL, DX, CONTIGUOUS>);
-  static constexpr Tile tiles[] = {&backward_tile<T, N + 1, DUAL, DX, CONTIGUOUS>...};
-  return tiles[n - 1];
+template <class T, bool DUAL, bool DX, int... N>
+inline auto backward_tile_of(int64_t n, bool contiguous, bool first,
+                             std::integer_sequence<int, N...>) {
+  using Tile = decltype(&backward_tile<T, 1, DUAL, DX, true, true>);
+  static constexpr Tile tiles[2][2][sizeof...(N)] = {
+      {{&backward_tile<T, N + 1, DUAL, DX, false, false>...},
+       {&backward_tile<T, N + 1, DUAL, DX, false, true>...}},
+      {{&backward_tile<T, N + 1, DUAL, DX, true, false>...},
+       {&backward_tile<T, N + 1, DUAL, DX, true, true>...}}};
+  return tiles[contiguous][first][n - 1];
 }
 
 // Positions [from, to) in tiles of nearly equal size.
@@ -67,8 +74,7 @@ inline void backward_span(int64_t from, int64_t to, const T* x, const int32_t* x
   for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
     const int64_t n = ceil_div(to - p, left);
     const bool contiguous = g_at[p + n - 1] - g_at[p] == (n - 1) * L;
-    const auto tile = contiguous ? backward_tile_of<T, DUAL, DX, true>(n, sizes)
-                                 : backward_tile_of<T, DUAL, DX, false>(n, sizes);
+    const auto tile = backward_tile_of<T, DUAL, DX>(n, contiguous, p == from, sizes);
     tile(x, x_at + p, g, g_at + p, distance, rows, row, mean, variance, begin, end, queue,
          dm + p * L, dv + p * L);
     p += n;
@@ -212,8 +218,8 @@ template <class T, bool DUAL, bool DX>
 void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t last,
                        const T* x, const T* g, T* dmean, T* dvariance) {
   constexpr int L = Simd<T>::L;
-  // Registers: inputs and sums (twice where dual) per vector, and six.
-  constexpr int MOST = (GS_REGISTERS - 6) / (DUAL ? 4 : 2) < 8 ? (GS_REGISTERS - 6) / (DUAL ? 4 : 2) : 8;
+  // Registers: an input and one sum, or two, per vector, and seven.
+  constexpr int MOST = std::min(8, (GS_REGISTERS - 7) / (DUAL ? 3 : 2));
   const BackwardPlan& plan = c.plan;
   const int64_t taps = volume(c.g.kernel), kinds = static_cast<int64_t>(plan.phase.size());
   const int64_t outputs = c.g.outputs / c.g.groups, channels = last - first;
@@ -252,7 +258,6 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
           const Phase& phase = plan.phase[static_cast<size_t>(kind)];
           const int64_t to = std::min<int64_t>(static_cast<int64_t>(phase.x.size()), from + plan.block_positions);
           if (begin == end || from >= to) continue;
-          std::fill(queue, queue + (DUAL ? 2 : 1) * L * (end - begin), T(0));
           backward_span<T, MOST, DUAL, DX>(from, to, x + (first + i) * plan.x_plane, phase.x.data(), g,
                                          phase.g.data(), c.g_size, rows, plan.row.data(), c.mean,
                                          c.variance, begin, end, queue, dm + column * widest,

@@ -21,7 +21,8 @@ inline void forward_tile(const T* x, const int32_t* position, const int32_t* col
     const V s = DUAL ? splat(variance[k]) : w;
 #pragma GCC unroll 8
     for (int n = 0; n < NP; ++n) {
-      const V value = load(CONTIGUOUS ? at + n * L : at + (position[n] - position[0]));
+      V value = load(CONTIGUOUS ? at + n * L : at + (position[n] - position[0]));
+      pin(value);
       sum[n] += w * value;
       if (DUAL) square[n] += s * (value * value);
     }
@@ -172,7 +173,7 @@ void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t 
                   const T* packed) {
   constexpr int L = Simd<T>::L;
   // Dual: two sums per vector and a few to spare; else eight are enough to hide latencies.
-  constexpr int MOST = GS_REGISTERS / 4 < 8 && !DUAL ? 8 : GS_REGISTERS / 4;
+  constexpr int MOST = DUAL ? GS_REGISTERS / 4 : 8;
   const GsGeometry& g = c.g;
   const GsPattern& pattern = c.pattern;
   const int64_t positions = static_cast<int64_t>(c.plan.position.size());

@@ -30,6 +30,21 @@ inline typename Simd<T>::V splat(T x) {
   return x - zero;  // folds to a broadcast, which zero + x does not: -0 + 0 is 0
 }
 
+// Keeps a loaded vector in its register. A compiler would rather load it again for its second use,
+// and loads are what these loops wait for.
+template <class V>
+inline void pin(V& v) {
+#if defined(__x86_64__) && GS_BYTES == 64
+  asm("" : "+v"(v));
+#elif defined(__x86_64__)
+  asm("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#else
+  (void)v;
+#endif
+}
+
 // Lane j of the exchanged pair (a, b) at distance H: the upper half of each 2x2 block, or the lower.
 template <int H, int L, bool LOW>
 constexpr int exchanged(int j) {

@@ -177,6 +177,20 @@ def test_the_test_part_is_touched_once(
     assert sorted(touched) == ["x_test", "y_test"]
 
 
+def test_while_settings_are_chosen_the_test_part_is_not_looked_at(
+    tmp_path: Path, small: RunConfig
+) -> None:
+    config = dataclasses.replace(small, evaluate_on="validation")
+    result = train(config, tmp_path / "run")
+    run, dataset = load_run(tmp_path / "run"), load_dataset(config)
+    expected, _ = evaluate(
+        run.method, dataset, part="val", num_samples=config.num_samples, seed=config.seed
+    )
+    assert result.metrics is not None
+    assert result.metrics["nll"] == expected["nll"]
+    assert result.message.startswith("validation: accuracy")
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(
     tmp_path: Path, small: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,41 @@
+// Tests of the C ABI, without a framework: every check that fails is told, and the program ends
+// with status 1. Built and run by the Makefile beside this file.
+#include <cstdio>
+#include <cstdlib>
+
+#include "../gossamer.h"
+
+void test_pattern();
+void test_normals();
+void test_products(int cases);
+void test_large();
+
+namespace {
+int failures = 0;
+}
+
+void fail(const char* file, int line, const char* what, const char* where) {
+  if (++failures <= 40) std::fprintf(stderr, "%s:%d: %s [%s, %s]\n", file, line, what, where, gs_isa());
+}
+
+int main(int count, char** arguments) {
+  // What each instruction set computes must be right by itself, on the same cases.
+  const int cases = count > 1 ? std::atoi(arguments[1]) : 300;
+  int run = 0;
+  for (const char* name : {"generic", "avx2", "avx512", "neon"}) {
+    if (gs_use_isa(name) != GS_OK) continue;
+    ++run;
+    const int before = failures;
+    test_pattern();
+    test_normals();
+    test_products(cases);
+    test_large();
+    gs_release();
+    std::printf("%-8s %s\n", name, failures == before ? "passed" : "FAILED");
+    std::fflush(stdout);
+  }
+  if (run == 0) fail(__FILE__, __LINE__, "some instruction set runs", "main");
+  if (gs_use_isa("abacus") != GS_BAD_ARGUMENT) fail(__FILE__, __LINE__, "an unknown one is refused", "main");
+  if (failures) std::printf("%d checks failed\n", failures);
+  return failures ? 1 : 0;
+}
