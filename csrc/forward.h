@@ -97,26 +97,25 @@ void pack_input(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t la
 template <class T>
 inline void finish(const GsForward& call, int64_t first, int64_t count, const T* m, const T* v,
                    const T* eps, T* y, T* second) {
-  if (!v) {
-    std::memcpy(y + first, m, static_cast<size_t>(count) * sizeof(T));
-    return;
-  }
-  if (!call.has_seed) {
-    std::memcpy(y + first, m, static_cast<size_t>(count) * sizeof(T));
-    std::memcpy(second + first, v, static_cast<size_t>(count) * sizeof(T));
-    return;
-  }
+  using V = typename Simd<T>::V;
+  constexpr int L = Simd<T>::L;
   T* out = y + first;
-  if (!second) {
-    for (int64_t i = 0; i < count; ++i) out[i] = m[i] + std::sqrt(v[i]) * eps[i];
+  if (!v || !call.has_seed) {
+    std::memcpy(out, m, static_cast<size_t>(count) * sizeof(T));
+    if (v) std::memcpy(second + first, v, static_cast<size_t>(count) * sizeof(T));
     return;
   }
-  T* slope = second + first;
-  for (int64_t i = 0; i < count; ++i) {
-    const T root = std::sqrt(v[i]);
-    out[i] = m[i] + root * eps[i];
+  int64_t i = 0;
+  for (; i + L <= count; i += L) {
+    const V variance = load(v + i), noise = load(eps + i), inverse = inverse_root<T>(variance);
+    store(out + i, load(m + i) + variance * inverse * noise);
     // No variance: no noise, and no gradient to it.
-    slope[i] = v[i] > T(0) ? T(0.5) * eps[i] / root : T(0);
+    if (second) store(second + first + i, T(0.5) * noise * inverse);
+  }
+  for (; i < count; ++i) {
+    const T inverse = v[i] > T(0) ? T(1) / std::sqrt(v[i]) : T(0);
+    out[i] = m[i] + v[i] * inverse * eps[i];
+    if (second) second[first + i] = T(0.5) * eps[i] * inverse;
   }
 }
 
@@ -131,26 +130,24 @@ void store_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t la
   T* y = static_cast<T*>(c.call.y);
   T* second = static_cast<T*>(c.call.second);
   const bool noisy = DUAL && c.call.has_seed;
-  // Room for the normals and for sums of one example in torch's order, or of all lanes.
-  const int64_t wide = c.plan.mode == FLAT ? count : count * L;
+  // Room for the normals of one example, and where lanes are examples for their sums.
+  const int64_t wide = c.plan.mode == FLAT ? 0 : count * L;
   T* eps = local_buffer(NOISE).as<T>(round_up(count, 64) + 2 * wide);
-  T* tm = eps + round_up(count, 64);
-  T* tv = DUAL ? tm + wide : nullptr;
   if (c.plan.mode == FLAT) {
-    const int64_t vectors = size / L / g.out[0] * L;
+    const int64_t at = (tile * g.outputs + first) * per_row, depth = size / g.out[0];
+    if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), count, eps);
+    int64_t to = 0;
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t z = 0; z < g.out[0]; ++z)
-        for (int64_t row = 0; row < g.out[1]; ++row) {
-          const int64_t from = i * size + z * vectors + row * c.plan.pitch;
-          const int64_t to = i * per_row + (z * g.out[1] + row) * g.out[2];
-          std::memcpy(tm + to, m + from, static_cast<size_t>(g.out[2]) * sizeof(T));
-          if (DUAL) std::memcpy(tv + to, v + from, static_cast<size_t>(g.out[2]) * sizeof(T));
+        for (int64_t row = 0; row < g.out[1]; ++row, to += g.out[2]) {
+          const int64_t from = i * size + z * depth + row * c.plan.pitch;
+          finish(c.call, at + to, g.out[2], m + from, DUAL ? v + from : nullptr, eps + to, y,
+                 second);
         }
-    const int64_t at = (tile * g.outputs + first) * per_row;
-    if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), count, eps);
-    finish(c.call, at, count, tm, tv, eps, y, second);
     return;
   }
+  T* tm = eps + round_up(count, 64);
+  T* tv = DUAL ? tm + wide : nullptr;
   // Lanes are examples: [row * position][lane] -> [lane][row * position], L examples at a time.
   const int64_t vectors = size / L / per_row;  // of examples; 1 for BATCH
   for (int64_t part = 0; part < vectors && part * L < examples; ++part) {

@@ -45,6 +45,38 @@ inline void pin(V& v) {
 #endif
 }
 
+// An estimate of 1 / sqrt(v) for normal numbers, refined once; exact divisions and roots are slow.
+inline Simd<float>::V estimate_inverse_root(Simd<float>::V v) {
+  typedef Simd<float>::V V;
+#if defined(__x86_64__) && GS_BYTES == 64
+  V y = reinterpret_cast<V>(_mm512_maskz_rsqrt14_ps(0xFFFF, reinterpret_cast<__m512>(v)));
+#elif defined(__x86_64__) && GS_BYTES == 32
+  V y = reinterpret_cast<V>(_mm256_rsqrt_ps(reinterpret_cast<__m256>(v)));
+#elif defined(__x86_64__)
+  V y = reinterpret_cast<V>(_mm_rsqrt_ps(reinterpret_cast<__m128>(v)));
+#else
+  V y;
+  for (int i = 0; i < Simd<float>::L; ++i) y[i] = 1.0f / std::sqrt(v[i]);
+#endif
+  return y * (1.5f - 0.5f * v * y * y);
+}
+inline Simd<double>::V estimate_inverse_root(Simd<double>::V v) {
+  Simd<double>::V y;
+  for (int i = 0; i < Simd<double>::L; ++i) y[i] = 1.0 / std::sqrt(v[i]);
+  return y;
+}
+
+// 1 / sqrt(v) where v > 0, else 0.
+template <class T>
+inline typename Simd<T>::V inverse_root(typename Simd<T>::V v) {
+  typedef typename Simd<T>::V V;
+  const V zero = {}, one = zero + T(1);
+  const auto tiny = v < T(1e-30);  // may be below the normal numbers: scaled up by 2^60
+  const V scaled = tiny ? v * T(0x1p60) : v;
+  const V y = estimate_inverse_root(scaled > zero ? scaled : one);
+  return v > zero ? (tiny ? y * T(0x1p30) : y) : zero;
+}
+
 // Lane j of the exchanged pair (a, b) at distance H: the upper half of each 2x2 block, or the lower.
 template <int H, int L, bool LOW>
 constexpr int exchanged(int j) {

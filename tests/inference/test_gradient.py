@@ -50,7 +50,7 @@ def test_cosine_and_constant_learning_rates():
 
 def test_the_first_step_by_hand():
     """SGD on the ELBO of known noise: one step equals - lr · gradient of the formula."""
-    rates = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.1, "std_lr": 0.2}
+    rates = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.1, "std_lr": 0.2, "weight_decay": 0.0}
     method = build("dense_vi", **rates, kl_weight=0.5, kl_warmup=0.0)
     start = copied(method)
     x, y = batch()

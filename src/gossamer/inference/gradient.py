@@ -46,7 +46,7 @@ class OptimizerConfig:
     std_lr: float | None = None
     lr_schedule: Literal["cosine", "constant"] = "cosine"
     momentum: float = 0.9
-    weight_decay: float = 0.0
+    weight_decay: float = 3e-4
     decay_biases: bool = False
     clip_norm: float | None = None
 

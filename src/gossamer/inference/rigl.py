@@ -33,7 +33,6 @@ class RigLConfig(OptimizerConfig):
         backend: Engine of the layers: ``auto`` chooses per layer.
     """
 
-    weight_decay: float = 1e-4
     sparsity: float = 0.95
     sparsity_distribution: str = "erk"
     addition: str = "grad"

@@ -27,7 +27,6 @@ class SGDConfig(OptimizerConfig):
         backend: Engine of the layers: ``auto`` chooses per layer.
     """
 
-    weight_decay: float = 1e-4
     sparsity: float = 0.0
     sparsity_distribution: str = "erk"
     backend: str = AUTO

@@ -15,7 +15,7 @@ from gossamer.inference.gradient import OptimizerConfig
 from gossamer.inference.objective import ELBO
 from gossamer.nn import to_bayesian
 from gossamer.nn.candidates import find_candidates
-from gossamer.nn.prior import PosteriorStd, PriorStd
+from gossamer.nn.prior import POSTERIOR_SHARE, PosteriorStd, PriorStd
 from gossamer.ops import AUTO
 
 
@@ -26,6 +26,7 @@ class VariationalConfig(OptimizerConfig):
     Attributes:
         prior_std: ``"scaled"`` or a number.
         posterior_std: Initial σ: ``"scaled"``, a number, or (mean, spread).
+        posterior_share: What ``"scaled"`` is of the prior's standard deviation.
         initial_mean_std: Redraw the means from N(0, this²) instead of keeping the network's own
             initialisation.
         kl_weight: β at the end of the warm-up.
@@ -37,6 +38,7 @@ class VariationalConfig(OptimizerConfig):
     std_lr: float | None = 1e-2
     prior_std: PriorStd = "scaled"
     posterior_std: PosteriorStd = "scaled"
+    posterior_share: float = POSTERIOR_SHARE
     initial_mean_std: float | None = None
     kl_weight: float = 0.01
     kl_warmup: float = 0.5
@@ -85,6 +87,7 @@ def bayesian_copy(
         rescale=not redraw,
         prior_std=config.prior_std,
         posterior_std=config.posterior_std,
+        posterior_share=config.posterior_share,
         backend=config.backend,
     )
 

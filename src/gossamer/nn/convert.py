@@ -18,7 +18,13 @@ from gossamer.nn.base import SparseLayer
 from gossamer.nn.candidates import Candidate, Pattern, find_candidates, twin_of
 from gossamer.nn.conv import dense_conv
 from gossamer.nn.linear import BayesianLinear, SparseLinear, dense_linear
-from gossamer.nn.prior import PosteriorStd, PriorStd, initial_std, resolve_prior_std
+from gossamer.nn.prior import (
+    POSTERIOR_SHARE,
+    PosteriorStd,
+    PriorStd,
+    initial_std,
+    resolve_prior_std,
+)
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers
 from gossamer.ops import AUTO, Layout, choose
 
@@ -46,6 +52,7 @@ def to_bayesian(
     rescale: bool = True,
     prior_std: PriorStd = "scaled",
     posterior_std: PosteriorStd = "scaled",
+    posterior_share: float = POSTERIOR_SHARE,
     include: Iterable[Pattern] | None = None,
     exclude: Iterable[Pattern] = (),
     backend: str = AUTO,
@@ -67,6 +74,7 @@ def to_bayesian(
         prior_std: ``"scaled"`` (see docs/defaults.md) or one number for all layers.
         posterior_std: Initial standard deviation: ``"scaled"``, a number, or ``(mean, spread)`` for
             |N(mean, spread²)| per weight.
+        posterior_share: What ``"scaled"`` is of the prior std.
         include: Only modules whose dotted name matches a pattern, or of a listed class; default
             all.
         exclude: Never these.
@@ -88,7 +96,7 @@ def to_bayesian(
         assert twin is not None
         layout = twin.layout(module)
         prior = resolve_prior_std(prior_std, layout, kept.density)
-        std = initial_std(posterior_std, prior, values, generator)
+        std = initial_std(posterior_std, prior, values, generator, posterior_share)
         return twin.bayesian(layout, kept, values, std, _bias(module), prior_std=prior, **options)
 
     return _convert(

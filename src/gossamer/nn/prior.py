@@ -23,7 +23,7 @@ PRIOR_GAIN = 1.0
 Outputs of a prior draw have the scale of the inputs.
 """
 
-POSTERIOR_SHARE = 0.1
+POSTERIOR_SHARE = 0.03
 """Initial posterior std as a share of the prior std."""
 
 
@@ -41,11 +41,17 @@ def resolve_prior_std(prior_std: PriorStd, layout: Layout, density: float) -> fl
 
 
 def initial_std(
-    posterior_std: PosteriorStd, prior_std: float, mean: Tensor, generator: torch.Generator | None
+    posterior_std: PosteriorStd,
+    prior_std: float,
+    mean: Tensor,
+    generator: torch.Generator | None,
+    share: float = POSTERIOR_SHARE,
 ) -> Tensor:
-    """Initial posterior std ``[nnz]`` of one layer."""
+    """Initial posterior std ``[nnz]`` of one layer; ``share`` is that of ``"scaled"``."""
+    if not _is_positive(share):
+        raise InvalidValue("posterior_share", share, "must be positive and finite")
     if posterior_std == "scaled":
-        return torch.full_like(mean, POSTERIOR_SHARE * prior_std)
+        return torch.full_like(mean, share * prior_std)
     if isinstance(posterior_std, tuple) and len(posterior_std) == 2:
         centre, spread = posterior_std
         noise = torch.randn(mean.shape, generator=generator, dtype=torch.float32)
