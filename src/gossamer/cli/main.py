@@ -27,6 +27,7 @@ _COMMANDS = {
     "data": "list, get and show data sets",
     "methods": "list the methods, or the settings of one",
     "reproduce": "run a table of experiments; finished runs are kept, others resumed",
+    "bench": "measure the native engine against dense and other sparse layers",
 }
 _MODULES = {"compare": "report"}
 """Where a command does not live in the module of its name."""

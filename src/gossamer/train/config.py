@@ -54,8 +54,8 @@ class RunConfig:
         validation_fraction: Share of the training examples kept for validation.
         num_samples: Weight draws per prediction in the final evaluation.
         noise: ``"weight"``, ``"local"``, or ``"both"`` (test metrics once for each).
-        evaluate_on: What the final metrics are of: the ``"test"`` part, or, while settings are being
-            chosen, the ``"validation"`` part; the test part is then not looked at.
+        evaluate_on: What the final metrics are of: the ``"test"`` part, or, while settings are
+            being chosen, the ``"validation"`` part; the test part is then not looked at.
         select: Tested is the ``"last"`` state, or the ``"best"`` checkpoint by validation NLL.
         checkpoint_every: Epochs between checkpoints; the best is chosen among them.
         keep_checkpoints: How many of the newest stay.

@@ -1,0 +1,112 @@
+"""``bench step``: a whole training step, with the KL and a hundredth of a swap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from gossamer.bench import targets
+from gossamer.bench.networks import (
+    DenseStep,
+    Network,
+    SparseStep,
+    channels_last,
+    networks,
+    with_swaps,
+)
+from gossamer.bench.result import Entry, Finding, Measured, Row, fastest, timed_rows
+from gossamer.bench.rivals import BAYESIAN_TORCH, bayesian_network
+from gossamer.bench.settings import Settings, Tell
+from gossamer.bench.timing import Effort, Run, Timing, interleave
+
+USUAL = Effort(rounds=5, seconds=4.0)
+BATCH, QUICK_BATCH = 128, 8
+
+DENSE_VI = Entry("dense VI")
+DENSE, DENSE_LAST = Entry("deterministic"), Entry("deterministic channels_last")
+UNIFORM, ERK = "uniform_dense_first", "erk"
+SWAP = "swap step, "
+"""Begins the names of timings that are only part of a row."""
+
+
+def measure(settings: Settings, threads: int, tell: Tell) -> Measured:
+    """Both networks at one number of threads."""
+    resnet, mlp = networks(quick=settings.quick)
+    # The perceptron has no small first layer that could stay dense.
+    plans = ((resnet, (UNIFORM, ERK), (0.90, 0.95)), (mlp, (ERK,), (0.95,)))
+    rows: list[Row] = []
+    findings: list[Finding] = []
+    for network, distributions, sparsities in plans:
+        batch = QUICK_BATCH if settings.quick else BATCH
+        case = f"{network.name}, batch {batch}"
+        tell(f"{case}, {threads} thread(s)")
+        runs = _runs(network, batch, distributions, sparsities)
+        timings = _averaged(interleave(runs, settings.effort(USUAL)))
+        rows += timed_rows(case, timings, DENSE_VI, threads)
+        findings += _findings(network, timings, threads, is_mlp=network is mlp)
+    return Measured(tuple(rows), tuple(findings))
+
+
+def _runs(
+    network: Network, size: int, distributions: tuple[str, ...], sparsities: tuple[float, ...]
+) -> dict[Entry, Run]:
+    model, batch = network.build(), network.batch(size)
+    runs: dict[Entry, Run] = {
+        DENSE_VI: DenseStep.variational(model, batch).plain,
+        DENSE: DenseStep(network.build(), None, batch).plain,
+    }
+    if batch[0].dim() == 4:
+        last = (batch[0].to(memory_format=torch.channels_last), batch[1])
+        runs[DENSE_LAST] = DenseStep(channels_last(model), None, last).plain
+    rival = bayesian_network(model)
+    if rival is not None:
+        runs[Entry(BAYESIAN_TORCH)] = DenseStep(*rival, batch).plain
+    middle = max(sparsities)
+    masked = SparseStep(model, middle, distributions[0], batch, backend="masked")
+    _add(runs, Entry(f"masked {distributions[0]}", middle), masked)
+    for distribution in distributions:
+        for sparsity in sparsities:
+            ours = SparseStep(model, sparsity, distribution, batch)
+            _add(runs, Entry(f"gossamer {distribution}", sparsity), ours)
+    return runs
+
+
+def _add(runs: dict[Entry, Run], entry: Entry, step: SparseStep) -> None:
+    runs[entry] = step.plain
+    runs[replace(entry, contender=SWAP + entry.contender)] = step.swap
+
+
+def _averaged(timings: dict[Entry, Timing]) -> dict[Entry, Timing]:
+    """Timings of average steps: each round's plain and swap step, in their shares."""
+    found = {}
+    for entry, timing in timings.items():
+        if entry.contender.startswith(SWAP):
+            continue
+        swap = timings.get(replace(entry, contender=SWAP + entry.contender), timing)
+        pairs = zip(timing.seconds, swap.seconds, strict=True)
+        found[entry] = Timing(tuple(with_swaps(plain, other) for plain, other in pairs))
+    return found
+
+
+def _findings(
+    network: Network, timings: dict[Entry, Timing], threads: int, *, is_mlp: bool
+) -> list[Finding]:
+    deterministic = fastest(timings, DENSE.contender, DENSE_LAST.contender)
+    found = []
+    for entry, timing in timings.items():
+        if not entry.contender.startswith("gossamer") or entry.sparsity is None:
+            continue
+        distribution = entry.contender.removeprefix("gossamer ")
+        name = f"{network.name} {100 * entry.sparsity:g} %, {distribution}: over"
+        goal = over = None
+        if is_mlp:
+            goal = targets.MLP_STEP
+        elif distribution == UNIFORM:
+            goal = targets.STEP.get(entry.sparsity)
+            over = targets.STEP_OVER_DETERMINISTIC.get(entry.sparsity)
+        ratio = timings[DENSE_VI].median / timing.median
+        found.append(Finding(f"{name} dense VI", threads, ratio, target=goal))
+        ratio = timings[deterministic].median / timing.median
+        found.append(Finding(f"{name} deterministic dense", threads, ratio, target=over))
+    return found

@@ -1,0 +1,56 @@
+"""The table of suites and the one way to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from gossamer.bench import kernels, memory, predict, step
+from gossamer.bench.machine import describe
+from gossamer.bench.result import BenchResult, Measured
+from gossamer.bench.settings import Settings, Tell
+from gossamer.bench.timing import using_threads
+from gossamer.errors import UnknownName
+from gossamer.ops import library as native
+
+Measure = Callable[[Settings, int, Tell], Measured]
+
+SUITES: dict[str, tuple[Measure, str]] = {
+    "kernels": (kernels.measure, "time one layer's forward and backward pass"),
+    "step": (step.measure, "time a whole training step"),
+    "memory": (memory.measure, "count the bytes of training"),
+    "predict": (predict.measure, "time posterior prediction"),
+}
+"""What each suite runs at one number of threads, and what it is."""
+
+
+def run_suite(name: str, settings: Settings, tell: Tell) -> BenchResult:
+    """Run one suite at every number of threads that is asked for.
+
+    Args:
+        name: Key of ``SUITES``.
+        settings: What to measure at.
+        tell: Hears what is being measured.
+
+    Raises:
+        InvalidValue: The native engine is not available here: there is nothing to measure.
+    """
+    if name not in SUITES:
+        raise UnknownName("suite", name, list(SUITES))
+    native.library()  # or a plain error
+    machine = describe()
+    measure, _ = SUITES[name]
+    measured = []
+    for threads in settings.threads:
+        # The caller's generator is his own; supports and inputs are the same in every run.
+        with using_threads(threads), torch.random.fork_rng():
+            torch.manual_seed(0)
+            measured.append(measure(settings, threads, tell))
+    return BenchResult(
+        suite=name,
+        quick=settings.quick,
+        machine=machine,
+        rows=tuple(row for one in measured for row in one.rows),
+        findings=tuple(found for one in measured for found in one.findings),
+    )
