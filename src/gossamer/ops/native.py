@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gossamer.ops import library as native
-from gossamer.ops.geometry import encode
+from gossamer.ops.geometry import encode, output_shape
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout
 from gossamer.ops.masked import MaskedBackend
@@ -60,7 +60,7 @@ class NativeBackend:
         growth: Growth | None,
     ) -> Tensor:
         """See ``Backend.product``."""
-        if not _runs(x, values, pattern):
+        if not _runs(x, values, pattern, layout, bias):
             return _MASKED.product(x, values, pattern, layout, bias, growth)
         call = _Call(x, pattern, layout, growth)
         return call.restore(product(call.x, values, bias, *call.arguments))
@@ -77,7 +77,7 @@ class NativeBackend:
         growth: Growth | None,
     ) -> Tensor:
         """See ``Backend.local``."""
-        if not _runs(x, mean, pattern):
+        if not _runs(x, mean, pattern, layout, bias):
             return _MASKED.local(x, mean, variance, pattern, layout, bias, seed, growth)
         call = _Call(x, pattern, layout, growth)
         return call.restore(local(call.x, mean, variance, bias, seed, *call.arguments))
@@ -92,18 +92,21 @@ class NativeBackend:
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """See ``Backend.moments``."""
-        if not _runs(x, mean, pattern):
+        if not _runs(x, mean, pattern, layout, bias):
             return _MASKED.moments(x, mean, variance, pattern, layout, bias)
         call = _Call(x, pattern, layout, None)
         centre, spread = moments(call.x, mean, variance, bias, *call.arguments)
         return call.restore(centre), call.restore(spread)
 
 
-def _runs(x: Tensor, values: Tensor, pattern: Pattern) -> bool:
+def _runs(
+    x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Tensor | None
+) -> bool:
     """Whether the kernels take this call.
 
     Half precision also comes in through autocast; torch.func transforms need operators that torch
-    knows from inside.
+    knows from inside. An input that does not fit the layer goes the same way: torch says what is
+    wrong with it, where a kernel would read beyond it.
     """
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack():
         return False
@@ -113,7 +116,21 @@ def _runs(x: Tensor, values: Tensor, pattern: Pattern) -> bool:
         and x.dtype == values.dtype
         and x.dtype in native.DTYPES
         and not torch.is_autocast_enabled("cpu")
+        and (bias is None or (bias.dtype == x.dtype and bias.shape == (layout.fan_out,)))
+        and _fits(x, layout)
     )
+
+
+def _fits(x: Tensor, layout: Layout) -> bool:
+    """Whether an input has the layer's channels and is large enough for its kernel."""
+    if layout.kind == "linear":
+        return x.dim() >= 1 and x.shape[-1] == layout.shape[1]
+    if x.dim() not in (layout.dims + 1, layout.dims + 2):
+        return False
+    channels, *spatial = x.shape[-1 - layout.dims :]
+    if channels != layout.fan_in * layout.groups:
+        return False
+    return all(size >= 1 for size in output_shape(layout, (1, channels, *spatial))[2:])
 
 
 class _Call:
