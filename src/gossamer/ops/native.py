@@ -99,9 +99,7 @@ class NativeBackend:
         return call.restore(centre), call.restore(spread)
 
 
-def _runs(
-    x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Tensor | None
-) -> bool:
+def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Tensor | None) -> bool:
     """Whether the kernels take this call.
 
     Half precision also comes in through autocast; torch.func transforms need operators that torch
