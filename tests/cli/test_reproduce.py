@@ -58,7 +58,7 @@ def test_the_table_is_printed_and_checks_decide_only_if_strict(
     assert "✗ first: accuracy ≥ 2.0000" in answer.out
     assert "report: runs/gossamer-tiny-small/report.html" in answer.out
     assert Path("runs/gossamer-tiny-small/report.html").exists()
-    assert "[2/2] second-s0: accuracy" in answer.err
+    assert "[2/2] second-s0: test: accuracy" in answer.err
     answer = gossamer("reproduce", "gossamer/tiny", "--strict", "--json")
     assert answer.code == 1
     assert answer.json["ok"] is False

@@ -254,7 +254,7 @@ def test_without_a_terminal_there_is_a_first_and_a_last_line(
     assert shown.out == ""
     first, last = shown.err.splitlines()
     assert first == f"ssvi on digits: 300 examples, 3 epochs, 15 steps; run folder {tmp_path}"
-    assert last.startswith("accuracy 0.")
+    assert last.startswith("test: accuracy 0.")
 
 
 def test_a_last_batch_of_one_example_is_left_out(tmp_path: Path, small: RunConfig) -> None:
