@@ -40,7 +40,7 @@ inline int32_t narrow(int64_t offset) {
 
 inline bool has_no_space(const GsGeometry& g) {
   return volume(g.in) == 1 && volume(g.out) == 1 && volume(g.kernel) == 1 && g.pad[0] == 0 &&
-         g.pad[1] == 0 && g.pad[2] == 0;
+         g.pad[1] == 0 && g.pad[2] == 0 && volume(g.stride) == 1;
 }
 
 // Extent of the padded input that outputs read.
@@ -63,8 +63,12 @@ inline int64_t tap_phase(const GsGeometry& g, const int64_t* tap) {
 
 inline Mode choose_mode(const GsGeometry& g, int64_t lanes) {
   if (has_no_space(g)) return ROWS;
-  for (int d = 0; d < 3; ++d)
-    if (g.stride[d] != 1 || g.up[d] != 1 || g.pad[d] < 0 || g.pad[d] > reach(g, d)) return BATCH;
+  for (int d = 0; d < 3; ++d) {
+    const int64_t before = g.pad[d], after = extent(g, d) - g.pad[d] - g.in[d];
+    if (g.stride[d] != 1 || g.up[d] != 1 || std::min(before, after) < 0 ||
+        std::max(before, after) > reach(g, d))
+      return BATCH;
+  }
   const int64_t pitch = std::max(g.in[2] + g.pad[2], extent(g, 2) - g.pad[2]);
   const int64_t flat = (g.out[1] - 1) * pitch + g.out[2];
   const double in_flat = double(g.out[1] * g.out[2]) / double(round_up(flat, lanes));

@@ -12,14 +12,12 @@ _KINDS = ("linear", "conv", "conv_transpose")
 
 
 def encode(layout: Layout) -> list[int]:
-    """A layout as integers, which operators can take; its padding mode must be zeros."""
-    return list(_encode(layout))
+    """A layout as integers, which operators can take; its padding mode must be zeros.
 
-
-@lru_cache(maxsize=4096)
-def _encode(layout: Layout) -> tuple[int, ...]:
+    Not cached: compilers trace through it.
+    """
     n = layout.dims
-    return (
+    return [
         _KINDS.index(layout.kind),
         layout.groups,
         *layout.shape,
@@ -27,7 +25,7 @@ def _encode(layout: Layout) -> tuple[int, ...]:
         *(side for pair in (layout.padding or ((0, 0),) * n) for side in pair),
         *(layout.dilation or (1,) * n),
         *(layout.output_padding or (0,) * n),
-    )
+    ]
 
 
 @lru_cache(maxsize=4096)

@@ -110,6 +110,7 @@ def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Ten
         return False
     return (
         len(pattern.derived) > 0
+        and values.numel() > 0
         and x.device.type == "cpu"
         and x.dtype == values.dtype
         and x.dtype in native.DTYPES

@@ -239,6 +239,7 @@ def _keep(ctx: Any, inputs: Sequence[Any], saved: Sequence[Tensor | None]) -> No
     ctx.growth, ctx.spec = growth, spec
     ctx.has_bias = inputs[2 if len(inputs) == 7 else 3] is not None
     ctx.set_materialize_grads(False)
+    ctx.is_eager = False
 
 
 def _gradients(
@@ -249,20 +250,22 @@ def _gradients(
     x: Tensor,
     mean: Tensor,
     variance: Tensor | None,
-) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of x, mean, variance and bias; fills the buffers of an armed layer on the way."""
     if gradient is None:
         assert gradient2 is not None
         gradient = torch.zeros_like(gradient2)
+    dbias = gradient.sum([d for d in range(gradient.dim()) if d != 1]) if ctx.has_bias else None
+    if not any(ctx.needs_input_grad[: 2 if variance is None else 3]):
+        return None, None, None, dbias  # the bias alone is trained: no slope was kept
     indices, derived = ctx.pattern
     needs_dx = ctx.needs_input_grad[0]
-    run = _backward if torch.compiler.is_compiling() else _run_backward
+    run = _run_backward if ctx.is_eager else _backward
     dx, dmean, dvariance = run(
         gradient, gradient2, slope, x, mean, variance, indices, derived, ctx.spec, needs_dx
     )
     if ctx.growth:
         catch_streamed(x, gradient, dmean, indices, ctx.growth, ctx.spec)
-    dbias = gradient.sum([d for d in range(gradient.dim()) if d != 1]) if ctx.has_bias else None
     return dx if needs_dx else None, dmean, None if variance is None else dvariance, dbias
 
 
@@ -329,6 +332,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         y = _run_product(*inputs)
         _setup_product(ctx, inputs, y)
+        ctx.is_eager = True
         return y
 
     @staticmethod
@@ -342,6 +346,7 @@ class _Local(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         output = _run_local(*inputs)
         _setup_local(ctx, inputs, output)
+        ctx.is_eager = True
         return output
 
     @staticmethod
@@ -355,6 +360,7 @@ class _Moments(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         output = _run_moments(*inputs)
         _setup_moments(ctx, inputs, output)
+        ctx.is_eager = True
         return output
 
     @staticmethod
