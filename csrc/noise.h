@@ -67,7 +67,7 @@ inline float log_unit(float u) {
   __builtin_memcpy(&bits, &u, 4);
   const int32_t shifted = bits - 0x3F3504F3;  // sqrt(1/2)
   const int32_t exponent = shifted >> 23;
-  const int32_t mantissa = bits - (exponent << 23);
+  const int32_t mantissa = bits - exponent * (1 << 23);
   float m;
   __builtin_memcpy(&m, &mantissa, 4);
   // ln(1 + f) = f - f^2 / 2 + f^3 p(f), p fitted at Chebyshev points: 6e-8 absolute

@@ -100,7 +100,7 @@ class SparseLayer(nn.Module):
         self.growth: Growth | None = None
         self.register_parameter("bias", bias)
         self.register_buffer("indices", support.indices)
-        self._derived_from = -1
+        self._derived_from: tuple[int, int] | None = None
         self.refresh_pattern()
 
     @property
@@ -123,7 +123,7 @@ class SparseLayer(nn.Module):
         return Pattern(self.indices, tuple(tensor for tensor in found if tensor is not None))
 
     def _is_stale(self) -> bool:
-        return self.indices is not None and self.indices._version != self._derived_from
+        return self.indices is not None and _identity(self.indices) != self._derived_from
 
     def refresh_pattern(self) -> None:
         """Derive anew what the engine needs; after every change of ``indices``.
@@ -137,7 +137,7 @@ class SparseLayer(nn.Module):
                 held.copy_(tensor)
             else:
                 self.register_buffer(f"pattern_{name}", tensor, persistent=False)
-        self._derived_from = -1 if self.indices is None else self.indices._version
+        self._derived_from = None if self.indices is None else _identity(self.indices)
 
     @property
     def support(self) -> Support:
@@ -310,6 +310,12 @@ class BayesianLayer(SparseLayer):
         if self.shared_seed is not None and (self.in_shared_forward or _in_backward()):
             return self.shared_seed
         return draw_seed()
+
+
+def _identity(indices: Tensor) -> tuple[int, int]:
+    """Where the positions lie and how often they were changed there."""
+    # Tensors made in inference mode do not count their changes.
+    return indices.data_ptr(), -1 if indices.is_inference() else indices._version
 
 
 def _in_backward() -> bool:
