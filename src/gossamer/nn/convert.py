@@ -78,7 +78,7 @@ def to_bayesian(
         include: Only modules whose dotted name matches a pattern, or of a listed class; default
             all.
         exclude: Never these.
-        backend: ``auto`` chooses per layer (see docs/performance.md), or ``native``, ``masked``.
+        backend: ``auto`` chooses per layer (see docs/native.md), or ``native``, ``masked``.
         generator: Source of the random support; torch's default generator if ``None``.
         inplace: Convert ``model`` itself (a bare layer is returned anew all the same).
 

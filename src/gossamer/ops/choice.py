@@ -1,7 +1,7 @@
 """Which engine a layer gets when nobody chose one.
 
 The rule is static: it looks at the layer, never at a clock, so that a run takes the same engines
-wherever it goes on. docs/performance.md has the measurements behind its constants.
+wherever it goes on. Its constants are estimates: see docs/native.md.
 """
 
 from __future__ import annotations
