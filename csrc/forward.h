@@ -245,8 +245,6 @@ void run_forward(const GsGeometry& g, const GsPattern& pattern, const GsForward&
       if (plan.mode != ROWS) std::fill(packed, packed + tile_size, T(0));
       const int64_t to = (task + 1) * plan.tiles / tasks;
       for (int64_t tile = task * plan.tiles / tasks; tile < to; ++tile) {
-        if (plan.mode == BATCH && examples_in(g, plan, tile) < plan.examples && tile > 0)
-          std::fill(packed, packed + tile_size, T(0));
         pack_input(c, tile, 0, g.channels, packed);
         for (int64_t start = 0; start < g.outputs; start += per_group)
           for (int64_t row = start; row < start + per_group; row += chunk)

@@ -41,8 +41,8 @@ class DenseVI(nn.Module):
         self.draws_weights = False
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The map for a given weight."""
-        raise NotImplementedError
+        """The map for a given weight; each kind of layer has its own."""
+        raise NotImplementedError(type(self).__name__)
 
     def forward(self, x: Tensor) -> Tensor:
         """A sample of the output for ``x``."""

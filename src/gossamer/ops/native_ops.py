@@ -234,7 +234,8 @@ def _keep(ctx: Any, inputs: Sequence[Any], saved: Sequence[Tensor | None]) -> No
     """Save a call for its backward: what autograd watches, and the rest beside it."""
     indices, derived, growth, spec = inputs[-4:]
     ctx.save_for_backward(*saved)
-    # Not save_for_backward: a swap changes the pattern and a backward pass the buffers in place.
+    # Not save_for_backward: a backward pass fills the buffers in place. A swap changes the pattern
+    # and the saved mean together, and the mean's version check catches it.
     ctx.pattern = (indices, derived)
     ctx.growth, ctx.spec = growth, spec
     ctx.has_bias = inputs[2 if len(inputs) == 7 else 3] is not None
@@ -327,52 +328,34 @@ _moments.register_autograd(
 )
 
 
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        y = _run_product(*inputs)
-        _setup_product(ctx, inputs, y)
-        ctx.is_eager = True
-        return y
+def _eager(run: Any, setup: Any, gradients: Any) -> Any:
+    """The same operator for eager code: its functions called directly."""
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Any, ...]:
-        return (*_product_gradients(ctx, gradient), None, None, None, None)
+    class Eager(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = run(*inputs)
+            setup(ctx, inputs, output)
+            ctx.is_eager = True
+            return output
 
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *given: Tensor | None) -> tuple[Any, ...]:
+            return (*gradients(ctx, *given), None, None, None, None)
 
-class _Local(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = _run_local(*inputs)
-        _setup_local(ctx, inputs, output)
-        ctx.is_eager = True
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-        return (*_local_gradients(ctx, gradient, _), None, None, None, None)
+    return Eager.apply
 
 
-class _Moments(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = _run_moments(*inputs)
-        _setup_moments(ctx, inputs, output)
-        ctx.is_eager = True
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, gradient2: Tensor | None) -> tuple[Any, ...]:
-        return (*_moments_gradients(ctx, gradient, gradient2), None, None, None, None)
+_eager_product = _eager(_run_product, _setup_product, _product_gradients)
+_eager_local = _eager(_run_local, _setup_local, _local_gradients)
+_eager_moments = _eager(_run_moments, _setup_moments, _moments_gradients)
 
 
 def product(x: Tensor, values: Tensor, bias: Tensor | None, *pattern: Any) -> Tensor:
     """W x + b. ``pattern``: indices, derived tensors, growth buffers, encoded layout."""
-    run = _product if torch.compiler.is_compiling() else _Product.apply
-    y: Tensor = run(x, values, bias, *pattern)  # type: ignore[no-untyped-call]
+    run = _product if torch.compiler.is_compiling() else _eager_product
+    y: Tensor = run(x, values, bias, *pattern)
     return y
 
 
@@ -382,8 +365,8 @@ def local(
     """Local reparameterisation; see ``Backend.local``."""
     needed = (x.requires_grad, mean.requires_grad, variance.requires_grad)
     saves = torch.is_grad_enabled() and any(needed)
-    run = _local if torch.compiler.is_compiling() else _Local.apply
-    y: Tensor = run(x, mean, variance, bias, seed, saves, *pattern)[0]  # type: ignore[no-untyped-call]
+    run = _local if torch.compiler.is_compiling() else _eager_local
+    y: Tensor = run(x, mean, variance, bias, seed, saves, *pattern)[0]
     return y
 
 
@@ -391,6 +374,6 @@ def moments(
     x: Tensor, mean: Tensor, variance: Tensor, bias: Tensor | None, *pattern: Any
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output for a fixed input."""
-    run = _moments if torch.compiler.is_compiling() else _Moments.apply
-    centre, spread = run(x, mean, variance, bias, *pattern)  # type: ignore[no-untyped-call]
+    run = _moments if torch.compiler.is_compiling() else _eager_moments
+    centre, spread = run(x, mean, variance, bias, *pattern)
     return centre, spread
