@@ -1,25 +1,45 @@
 // The backward pass: dx, dmean and dvariance in one pass over the columns of the pattern. Included
 // inside the namespace of the instruction set.
 
+// Where the sums of dx of one column are: [position][lane], and dx in the order of x.
+template <class T>
+struct DxSums {
+  bool opens, closes;
+  T *m, *v, *out;
+};
+
 // NP vectors of inputs of one column. queue[k] keeps the vectors of partial sums of weight k's own
 // gradients; they are added up once per block (reduce_queue). FIRST: the queue holds nothing yet.
-template <class T, int NP, bool DUAL, bool DX, bool CONTIGUOUS, bool FIRST>
+// Sums of dx live in registers and, between blocks of rows, in dm and dv: the block that opens a
+// column starts them from zero, the one that closes it makes dx of them.
+template <class T, int NP, bool DUAL, bool DX, Reads READS, bool FIRST>
 inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int32_t* g_at,
                           int64_t distance, const int32_t* rows, const int32_t* row, const T* mean,
-                          const T* variance, int64_t begin, int64_t end, T* queue, T* dm, T* dv) {
+                          const T* variance, int64_t begin, int64_t end, T* queue,
+                          const DxSums<T>& dx, int64_t p) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
   V value[NP], sum[NP], sum2[NP];
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) {
     value[n] = load(x + x_at[n]);
-    if (DX) sum[n] = load(dm + n * L);
-    if (DX && DUAL) sum2[n] = load(dv + n * L);
+    if (DX) sum[n] = V{};
+    if (DX && DUAL) sum2[n] = V{};
+  }
+  if (DX && !dx.opens) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NP; ++n) {
+      sum[n] = load(dx.m + (p + n) * L);
+      if (DUAL) sum2[n] = load(dx.v + (p + n) * L);
+    }
   }
   const T* origin = g + g_at[0];
   T* slot = queue;
   for (int64_t k = begin; k < end; ++k) {
     const T* at = origin + row[rows[k]];
+    const T* next = origin + row[rows[k + 1 < end ? k + 1 : k]];
+    prefetch_tile<NP, READS>(next);
+    if (DUAL) prefetch_tile<NP, READS>(next + distance);
     V q = {}, r = {};
     if (!FIRST) q = load(slot);
     if (!FIRST && DUAL) r = load(slot + L);
@@ -27,7 +47,7 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
     const V s = DUAL ? splat(variance[k]) : w;
 #pragma GCC unroll 8
     for (int n = 0; n < NP; ++n) {
-      const T* here = CONTIGUOUS ? at + n * L : at + (g_at[n] - g_at[0]);
+      const T* here = READS == SCATTERED ? at + (g_at[n] - g_at[0]) : at + n * L;
       V gradient = load(here);
       pin(gradient);
       if (DX) sum[n] += w * gradient;
@@ -43,40 +63,46 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
     if (DUAL) store(slot + L, r);
     slot += DUAL ? 2 * L : L;
   }
+  if (!DX) return;
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) {
-    if (DX) store(dm + n * L, sum[n]);
-    if (DX && DUAL) store(dv + n * L, sum2[n]);
+    if (dx.closes) {
+      store(dx.out + x_at[n], DUAL ? sum[n] + T(2) * value[n] * sum2[n] : sum[n]);
+    } else {
+      store(dx.m + (p + n) * L, sum[n]);
+      if (DUAL) store(dx.v + (p + n) * L, sum2[n]);
+    }
   }
 }
 
 // The tile function for n vectors, 1 <= n <= MOST.
 template <class T, bool DUAL, bool DX, int... N>
-inline auto backward_tile_of(int64_t n, bool contiguous, bool first,
-                             std::integer_sequence<int, N...>) {
-  using Tile = decltype(&backward_tile<T, 1, DUAL, DX, true, true>);
-  static constexpr Tile tiles[2][2][sizeof...(N)] = {
-      {{&backward_tile<T, N + 1, DUAL, DX, false, false>...},
-       {&backward_tile<T, N + 1, DUAL, DX, false, true>...}},
-      {{&backward_tile<T, N + 1, DUAL, DX, true, false>...},
-       {&backward_tile<T, N + 1, DUAL, DX, true, true>...}}};
-  return tiles[contiguous][first][n - 1];
+inline auto backward_tile_of(int64_t n, Reads reads, bool first, std::integer_sequence<int, N...>) {
+  using Tile = decltype(&backward_tile<T, 1, DUAL, DX, ALIGNED, true>);
+  static constexpr Tile tiles[3][2][sizeof...(N)] = {
+      {{&backward_tile<T, N + 1, DUAL, DX, SCATTERED, false>...},
+       {&backward_tile<T, N + 1, DUAL, DX, SCATTERED, true>...}},
+      {{&backward_tile<T, N + 1, DUAL, DX, ALIGNED, false>...},
+       {&backward_tile<T, N + 1, DUAL, DX, ALIGNED, true>...}},
+      {{&backward_tile<T, N + 1, DUAL, DX, UNALIGNED, false>...},
+       {&backward_tile<T, N + 1, DUAL, DX, UNALIGNED, true>...}}};
+  return tiles[reads][first][n - 1];
 }
 
 // Positions [from, to) in tiles of nearly equal size.
 template <class T, int MOST, bool DUAL, bool DX>
-inline void backward_span(int64_t from, int64_t to, const T* x, const int32_t* x_at, const T* g,
+inline void backward_span(Mode mode, int64_t from, int64_t to, const T* x, const int32_t* x_at, const T* g,
                           const int32_t* g_at, int64_t distance, const int32_t* rows,
                           const int32_t* row, const T* mean, const T* variance, int64_t begin,
-                          int64_t end, T* queue, T* dm, T* dv) {
+                          int64_t end, T* queue, const DxSums<T>& dx) {
   constexpr int L = Simd<T>::L;
   constexpr auto sizes = std::make_integer_sequence<int, MOST>();
   for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
     const int64_t n = ceil_div(to - p, left);
-    const bool contiguous = g_at[p + n - 1] - g_at[p] == (n - 1) * L;
-    const auto tile = backward_tile_of<T, DUAL, DX>(n, contiguous, p == from, sizes);
-    tile(x, x_at + p, g, g_at + p, distance, rows, row, mean, variance, begin, end, queue,
-         dm + p * L, dv + p * L);
+    const Reads reads = reads_of(mode, g_at[p + n - 1] - g_at[p] == (n - 1) * L);
+    const auto tile = backward_tile_of<T, DUAL, DX>(n, reads, p == from, sizes);
+    tile(x, x_at + p, g, g_at + p, distance, rows, row, mean, variance, begin, end, queue, dx,
+         p);
     p += n;
   }
 }
@@ -237,7 +263,7 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
   T* dm = local_buffer(SCRATCH).as<T>(sums + (DX ? channels * plan.x_plane : 0));
   T* dv = DUAL ? dm + channels * kinds * widest : dm;
   T* out = dm + sums;
-  if (DX) std::fill(dm, dm + sums, T(0));
+  if (DX && !plan.covers_input) std::fill(out, out + channels * plan.x_plane, T(0));
   T* queue = local_buffer(QUEUE).as<T>((DUAL ? 2 : 1) * L * round_up(longest, L));
   for (int64_t from = 0; from * L < widest; from += plan.block_positions) {
     for (int64_t i = 0; i < channels * kinds; ++i) cursor[i] = col_ptr[i];
@@ -257,29 +283,18 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
           cursor[column] = end;
           const Phase& phase = plan.phase[static_cast<size_t>(kind)];
           const int64_t to = std::min<int64_t>(static_cast<int64_t>(phase.x.size()), from + plan.block_positions);
-          if (begin == end || from >= to) continue;
-          backward_span<T, MOST, DUAL, DX>(from, to, x + (first + i) * plan.x_plane, phase.x.data(), g,
-                                         phase.g.data(), c.g_size, rows, plan.row.data(), c.mean,
-                                         c.variance, begin, end, queue, dm + column * widest,
-                                         dv + column * widest);
+          const DxSums<T> dx{block == 0, all, dm + column * widest, dv + column * widest,
+                             out + i * plan.x_plane};
+          if (from >= to || (begin == end && !(DX && (dx.opens || dx.closes)))) continue;
+          backward_span<T, MOST, DUAL, DX>(plan.mode, from, to, x + (first + i) * plan.x_plane,
+                                           phase.x.data(), g, phase.g.data(), c.g_size, rows,
+                                           plan.row.data(), c.mean, c.variance, begin, end, queue,
+                                           dx);
           reduce_queue<T, DUAL>(queue, end - begin, dmean + begin, dvariance + begin);
         }
     }
   }
-  if (!DX) return;
-  if (!plan.covers_input) std::fill(out, out + channels * plan.x_plane, T(0));
-  for (int64_t i = 0; i < channels; ++i)
-    for (int64_t kind = 0; kind < kinds; ++kind) {
-      const Phase& phase = plan.phase[static_cast<size_t>(kind)];
-      const T* m = dm + (i * kinds + kind) * widest;
-      const T* v = dv + (i * kinds + kind) * widest;
-      for (size_t p = 0; p < phase.x.size(); ++p) {
-        auto sum = load(m + p * L);
-        if (DUAL) sum += T(2) * load(x + (first + i) * plan.x_plane + phase.x[p]) * load(v + p * L);
-        store(out + i * plan.x_plane + phase.x[p], sum);
-      }
-    }
-  unpack_dx(c, tile, first, last, out);
+  if (DX) unpack_dx(c, tile, first, last, out);
 }
 
 constexpr int64_t WEIGHTS_PER_TASK = 1 << 14;
@@ -289,7 +304,8 @@ inline int64_t channels_at_once(const GsGeometry& g, const BackwardPlan& plan, i
   const int64_t per_group = g.channels / g.groups;
   const int64_t outputs = g.outputs / g.groups;
   const bool blocked = plan.block_rows < outputs;
-  const int64_t fit = (blocked ? 4 * SLAB_BYTES : SLAB_BYTES / 4) / (3 * plan.x_plane * item);
+  const int64_t bytes = slab_bytes(plan.lanes, item);
+  const int64_t fit = (blocked ? 4 * bytes : bytes / 4) / (3 * plan.x_plane * item);
   return std::min(per_group, std::max<int64_t>(fit, 16));
 }
 
@@ -305,10 +321,10 @@ void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackwar
   if (pattern.col_perm) {
     parallel_for(ceil_div(nnz, WEIGHTS_PER_TASK), threads, [&](int64_t task) {
       const int64_t to = std::min(nnz, (task + 1) * WEIGHTS_PER_TASK);
-      for (int64_t k = task * WEIGHTS_PER_TASK; k < to; ++k) {
-        ordered[k] = mean[pattern.col_perm[k]];
-        if (DUAL) ordered[nnz + k] = variance[pattern.col_perm[k]];
-      }
+      for (int64_t k = task * WEIGHTS_PER_TASK; k < to; ++k) ordered[k] = mean[pattern.col_perm[k]];
+      if (!DUAL) return;
+      for (int64_t k = task * WEIGHTS_PER_TASK; k < to; ++k)
+        ordered[nnz + k] = variance[pattern.col_perm[k]];
     });
     mean = ordered;
     variance = ordered + nnz;
@@ -374,16 +390,18 @@ void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackwar
   T* dmean = static_cast<T*>(call.dmean);
   T* dvariance = static_cast<T*>(call.dvariance);
   parallel_for(ceil_div(nnz, WEIGHTS_PER_TASK), threads, [&](int64_t task) {
-    const int64_t last = std::min(nnz, (task + 1) * WEIGHTS_PER_TASK);
-    for (int64_t k = task * WEIGHTS_PER_TASK; k < last; ++k) {
-      T one = sums[k], two = sums[nnz + k];
-      for (int64_t group = 1; group < groups; ++group) {
-        one += sums[group * 2 * nnz + k];
-        two += sums[group * 2 * nnz + nnz + k];
+    const int64_t from = task * WEIGHTS_PER_TASK, last = std::min(nnz, from + WEIGHTS_PER_TASK);
+    for (int array = 0; array < (DUAL ? 2 : 1); ++array) {
+      T* sum = sums + array * nnz;
+      T* to = array ? dvariance : dmean;
+      for (int64_t group = 1; group < groups; ++group)
+        for (int64_t k = from; k < last; ++k) sum[k] += sum[group * 2 * nnz + k];
+      // One array at a time: scattered writes wait for their cache lines.
+      if (pattern.col_perm) {
+        for (int64_t k = from; k < last; ++k) to[pattern.col_perm[k]] = sum[k];
+      } else {
+        std::copy(sum + from, sum + last, to + from);
       }
-      const int64_t to = pattern.col_perm ? pattern.col_perm[k] : k;
-      dmean[to] = one;
-      if (DUAL) dvariance[to] = two;
     }
   });
 }

@@ -1,27 +1,28 @@
 // The forward pass. Included inside the namespace of the instruction set.
 
-// NP vectors of outputs of one row: a few registers of sums, one pass over the row's weights.
-// CONTIGUOUS: the vectors follow each other, so that their distances are constants.
-template <class T, int NP, bool DUAL, bool CONTIGUOUS>
+// NP vectors of outputs of one row: a few registers of sums, one pass over the row's weights. The
+// sums begin at *start, or without it at what m and v hold.
+template <class T, int NP, bool DUAL, Reads READS>
 inline void forward_tile(const T* x, const int32_t* position, const int32_t* cols, int64_t base,
                          const int32_t* column, const T* mean, const T* variance, int64_t begin,
-                         int64_t end, T* m, T* v) {
+                         int64_t end, const T* start, T* m, T* v) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
   V sum[NP], square[NP];
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) {
-    sum[n] = load(m + n * L);
-    if (DUAL) square[n] = load(v + n * L);
+    sum[n] = start ? splat(*start) : load(m + n * L);
+    if (DUAL) square[n] = start ? V{} : load(v + n * L);
   }
   const T* origin = x + position[0];
   for (int64_t k = begin; k < end; ++k) {
     const T* at = origin + column[cols[k] - base];
+    prefetch_tile<NP, READS>(origin + column[cols[k + 1 < end ? k + 1 : k] - base]);
     const V w = splat(mean[k]);
     const V s = DUAL ? splat(variance[k]) : w;
 #pragma GCC unroll 8
     for (int n = 0; n < NP; ++n) {
-      V value = load(CONTIGUOUS ? at + n * L : at + (position[n] - position[0]));
+      V value = load(READS == SCATTERED ? at + (position[n] - position[0]) : at + n * L);
       pin(value);
       sum[n] += w * value;
       if (DUAL) square[n] += s * (value * value);
@@ -35,26 +36,29 @@ inline void forward_tile(const T* x, const int32_t* position, const int32_t* col
 }
 
 // The tile function for n vectors, 1 <= n <= MOST.
-template <class T, bool DUAL, bool CONTIGUOUS, int... N>
-inline auto forward_tile_of(int64_t n, std::integer_sequence<int, N...>) {
-  using Tile = decltype(&forward_tile<T, 1, DUAL, CONTIGUOUS>);
-  static constexpr Tile tiles[] = {&forward_tile<T, N + 1, DUAL, CONTIGUOUS>...};
-  return tiles[n - 1];
+template <class T, bool DUAL, int... N>
+inline auto forward_tile_of(int64_t n, Reads reads, std::integer_sequence<int, N...>) {
+  using Tile = decltype(&forward_tile<T, 1, DUAL, ALIGNED>);
+  static constexpr Tile tiles[3][sizeof...(N)] = {{&forward_tile<T, N + 1, DUAL, SCATTERED>...},
+                                                  {&forward_tile<T, N + 1, DUAL, ALIGNED>...},
+                                                  {&forward_tile<T, N + 1, DUAL, UNALIGNED>...}};
+  return tiles[reads][n - 1];
 }
 
 // Positions [from, to) in tiles of nearly equal size.
 template <class T, int MOST, bool DUAL>
-inline void forward_span(int64_t from, int64_t to, const T* x, const int32_t* position,
+inline void forward_span(Mode mode, int64_t from, int64_t to, const T* x, const int32_t* position,
                          const int32_t* cols, int64_t base, const int32_t* column, const T* mean,
-                         const T* variance, int64_t begin, int64_t end, T* m, T* v) {
+                         const T* variance, int64_t begin, int64_t end, const T* start, T* m,
+                         T* v) {
   constexpr int L = Simd<T>::L;
   constexpr auto sizes = std::make_integer_sequence<int, MOST>();
   for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
     const int64_t n = ceil_div(to - p, left);
-    const bool contiguous = position[p + n - 1] - position[p] == (n - 1) * L;
-    const auto tile = contiguous ? forward_tile_of<T, DUAL, true>(n, sizes)
-                                 : forward_tile_of<T, DUAL, false>(n, sizes);
-    tile(x, position + p, cols, base, column, mean, variance, begin, end, m + p * L, v + p * L);
+    const Reads reads = reads_of(mode, position[p + n - 1] - position[p] == (n - 1) * L);
+    const auto tile = forward_tile_of<T, DUAL>(n, reads, sizes);
+    tile(x, position + p, cols, base, column, mean, variance, begin, end, start, m + p * L,
+         v + p * L);
     p += n;
   }
 }
@@ -134,16 +138,20 @@ void store_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t la
   const int64_t wide = c.plan.mode == FLAT ? 0 : count * L;
   T* eps = local_buffer(NOISE).as<T>(round_up(count, 64) + 2 * wide);
   if (c.plan.mode == FLAT) {
-    const int64_t at = (tile * g.outputs + first) * per_row, depth = size / g.out[0];
-    if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), count, eps);
-    int64_t to = 0;
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t z = 0; z < g.out[0]; ++z)
-        for (int64_t row = 0; row < g.out[1]; ++row, to += g.out[2]) {
-          const int64_t from = i * size + z * depth + row * c.plan.pitch;
-          finish(c.call, at + to, g.out[2], m + from, DUAL ? v + from : nullptr, eps + to, y,
-                 second);
-        }
+    // Normals come in whole blocks: of one row where it is long, so that they stay in L1.
+    const int64_t batch = per_row >= 512 ? 1 : rows, depth = size / g.out[0];
+    for (int64_t start = 0; start < rows; start += batch) {
+      const int64_t at = (tile * g.outputs + first + start) * per_row;
+      if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), batch * per_row, eps);
+      int64_t to = 0;
+      for (int64_t i = start; i < start + batch; ++i)
+        for (int64_t z = 0; z < g.out[0]; ++z)
+          for (int64_t row = 0; row < g.out[1]; ++row, to += g.out[2]) {
+            const int64_t from = i * size + z * depth + row * c.plan.pitch;
+            finish(c.call, at + to, g.out[2], m + from, DUAL ? v + from : nullptr, eps + to, y,
+                   second);
+          }
+    }
     return;
   }
   T* tm = eps + round_up(count, 64);
@@ -181,10 +189,7 @@ void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t 
   const int64_t size = positions * L;
   T* m = local_buffer(SCRATCH).as<T>((DUAL ? 2 : 1) * rows * size);
   T* v = DUAL ? m + rows * size : nullptr;
-  for (int64_t i = 0; i < rows; ++i) {
-    std::fill(m + i * size, m + (i + 1) * size, bias ? bias[first + i] : T(0));
-    if (DUAL) std::fill(v + i * size, v + (i + 1) * size, T(0));
-  }
+  const T zero = 0;
   int64_t* cursor = local_buffer(CURSOR).as<int64_t>(rows);
   for (int64_t from = 0; from < positions; from += c.plan.block_positions) {
     const int64_t to = std::min(positions, from + c.plan.block_positions);
@@ -201,9 +206,10 @@ void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t 
           while (end < stop && pattern.row_cols[end] - base < limit) ++end;
         }
         cursor[i] = end;
-        if (begin == end) continue;
-        forward_span<T, MOST, DUAL>(from, to, x, c.plan.position.data(), pattern.row_cols, base,
-                                  c.plan.column.data(), c.mean, c.variance, begin, end,
+        const T* start = channel > 0 ? nullptr : bias ? bias + first + i : &zero;
+        if (begin == end && !start) continue;
+        forward_span<T, MOST, DUAL>(c.plan.mode, from, to, x, c.plan.position.data(), pattern.row_cols, base,
+                                  c.plan.column.data(), c.mean, c.variance, begin, end, start,
                                   m + i * size, DUAL ? v + i * size : m);
       }
     }
@@ -215,7 +221,8 @@ void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t 
 inline int64_t rows_at_once(const GsGeometry& g, const ForwardPlan& plan, int64_t item) {
   const int64_t per_row = static_cast<int64_t>(plan.position.size()) * plan.lanes * item * 2;
   const bool blocked = plan.block_channels < g.channels / g.groups;
-  const int64_t fit = (blocked ? 4 * SLAB_BYTES : SLAB_BYTES / 4) / per_row;
+  const int64_t bytes = slab_bytes(plan.lanes, item);
+  const int64_t fit = (blocked ? 4 * bytes : bytes / 4) / per_row;
   const int64_t least = ceil_div(64, volume(g.out));
   return std::min(g.outputs / g.groups, round_up(std::max(fit, least), least));
 }

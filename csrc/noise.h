@@ -26,106 +26,117 @@ inline Wide multiply_even(Wide a, Wide b) {
 
 inline void multiply(Words a, uint32_t factor, Words& high, Words& low) {
   const Wide wide = reinterpret_cast<Wide>(a), f = Wide{} + uint64_t{factor};
+#if defined(__x86_64__) && GS_BYTES == 64
+  // Half of the lanes of one product, shuffled into the other: one instruction each.
+  const auto in = reinterpret_cast<__m512>(a);
+  const auto upper = reinterpret_cast<Wide>(_mm512_maskz_movehdup_ps(0xFFFF, in));
+  const auto even = reinterpret_cast<__m512>(multiply_even(wide, f));
+  const auto odd = reinterpret_cast<__m512>(multiply_even(upper, f));
+  high = reinterpret_cast<Words>(_mm512_mask_movehdup_ps(odd, 0x5555, even));
+  low = reinterpret_cast<Words>(_mm512_mask_moveldup_ps(even, 0xAAAA, odd));
+#else
   const Wide even = multiply_even(wide, f), odd = multiply_even(wide >> 32, f);
   constexpr uint64_t LOW = 0xFFFFFFFFu;
   high = reinterpret_cast<Words>((even >> 32) | (odd & ~LOW));
   low = reinterpret_cast<Words>((even & LOW) | (odd << 32));
+#endif
 }
 
-// The words of the 16 Philox blocks of a block of elements.
-inline void philox(uint64_t seed, uint64_t block, uint32_t (*word)[WAYS]) {
-  for (int part = 0; part < WAYS; part += WORDS) {
-    Words c0, c1, c2 = {}, c3 = {};
-    for (int i = 0; i < WORDS; ++i) {
-      const uint64_t counter = block * WAYS + static_cast<uint64_t>(part + i);
-      c0[i] = static_cast<uint32_t>(counter);
-      c1[i] = static_cast<uint32_t>(counter >> 32);
-    }
-    uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
+template <int... I>
+inline Words lane_numbers(std::integer_sequence<int, I...>) {
+  return Words{I...};
+}
+
+// The words of the Philox blocks with counters first, first + 1, ...; first is a multiple of WORDS.
+inline void philox(uint64_t seed, uint64_t first, Words* c) {
+  // No carry: the low halves of these counters share all but their last bits.
+  c[0] = static_cast<uint32_t>(first) + lane_numbers(std::make_integer_sequence<int, WORDS>());
+  c[1] = Words{} + static_cast<uint32_t>(first >> 32);
+  c[2] = c[3] = Words{};
+  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
 #pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      Words high0, low0, high1, low1;
-      multiply(c0, 0xD2511F53u, high0, low0);
-      multiply(c2, 0xCD9E8D57u, high1, low1);
-      c0 = high1 ^ c1 ^ key0;
-      c1 = low1;
-      c2 = high0 ^ c3 ^ key1;
-      c3 = low0;
-      key0 += 0x9E3779B9u;
-      key1 += 0xBB67AE85u;
-    }
-    __builtin_memcpy(word[0] + part, &c0, sizeof c0);
-    __builtin_memcpy(word[1] + part, &c1, sizeof c1);
-    __builtin_memcpy(word[2] + part, &c2, sizeof c2);
-    __builtin_memcpy(word[3] + part, &c3, sizeof c3);
+  for (int round = 0; round < 10; ++round) {
+    Words high0, low0, high1, low1;
+    multiply(c[0], 0xD2511F53u, high0, low0);
+    multiply(c[2], 0xCD9E8D57u, high1, low1);
+    c[0] = high1 ^ c[1] ^ key0;
+    c[1] = low1;
+    c[2] = high0 ^ c[3] ^ key1;
+    c[3] = low0;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
   }
 }
 
-// ln(u) for u in (0, 1]: the exponent, and a polynomial on [sqrt(1/2), sqrt(2)).
-inline float log_unit(float u) {
-  int32_t bits;
-  __builtin_memcpy(&bits, &u, 4);
-  const int32_t shifted = bits - 0x3F3504F3;  // sqrt(1/2)
-  const int32_t exponent = shifted >> 23;
-  const int32_t mantissa = bits - exponent * (1 << 23);
-  float m;
-  __builtin_memcpy(&m, &mantissa, 4);
+typedef Simd<float>::V Floats;
+typedef int32_t Integers __attribute__((vector_size(GS_BYTES)));
+
+// (word + 1/2) / 2^32 with all 32 bits: the halves are exact, their sum is rounded once.
+inline Floats open_unit(Words word) {
+  const Floats high = __builtin_convertvector(reinterpret_cast<Integers>(word >> 16), Floats);
+  const Floats low = __builtin_convertvector(reinterpret_cast<Integers>(word & 0xFFFFu), Floats);
+  return high * 0x1p-16f + (low * 0x1p-32f + 0x1p-33f);
+}
+
+// ln(u) for u = open_unit(word): the exponent, and a polynomial on [sqrt(1/2), sqrt(2)).
+inline Floats log_unit(Words word) {
+  const Floats u = open_unit(word);
+  const Integers bits = reinterpret_cast<Integers>(u);
+  const Integers exponent = (bits - 0x3F3504F3) >> 23;  // sqrt(1/2)
+  const Floats m = reinterpret_cast<Floats>(bits - (exponent << 23));
+  // Near one, 1 - u is the unit of the complement, which is exact where u is rounded.
+  const Floats f = exponent == 0 ? -open_unit(~word) : m - 1.0f;
   // ln(1 + f) = f - f^2 / 2 + f^3 p(f), p fitted at Chebyshev points: 6e-8 absolute
-  const float f = m - 1.0f;
-  const float p = 0.333333312f + f * (-0.24999989f + f * (0.200007075f + f * (-0.166684802f + f * (0.142499365f + f * (-0.124110507f + f * (0.116615111f + f * (-0.115712007f + f * (0.0714975389f))))))));
-  return static_cast<float>(exponent) * 0.693147181f + (f - 0.5f * f * f + f * f * f * p);
+  const Floats p = 0.333333312f + f * (-0.24999989f + f * (0.200007075f + f * (-0.166684802f + f * (0.142499365f + f * (-0.124110507f + f * (0.116615111f + f * (-0.115712007f + f * (0.0714975389f))))))));
+  const Floats whole = __builtin_convertvector(exponent, Floats);
+  return whole * 0.693147181f + (f - 0.5f * f * f + f * f * f * p);
 }
 
 // (cos, sin) of the angle whose fraction of a full turn is word / 2^32, up to a fixed rotation.
-inline void turn(uint32_t word, float& cosine, float& sine) {
-  const float t = static_cast<float>(static_cast<int32_t>(word << 2)) * (0.785398163f * 0x1p-31f);
-  const float t2 = t * t;
-  const float s = t * (1.0f + t2 * (-0.166666667f + t2 * (8.33333333e-3f + t2 * (-1.98412698e-4f + t2 * 2.75573192e-6f))));
-  const float c = 1.0f + t2 * (-0.5f + t2 * (4.16666667e-2f + t2 * (-1.38888889e-3f + t2 * 2.48015873e-5f)));
-  const bool odd = (word >> 30) & 1u, high = (word >> 31) & 1u;
-  const float a = odd ? -s : c, b = odd ? c : s;
-  cosine = high ? -a : a;
-  sine = high ? -b : b;
-}
-
-// All 32 bits: the halves are exact, their sum is rounded once.
-inline float open_unit(uint32_t word) {
-  const float high = static_cast<float>(static_cast<int32_t>(word >> 16));
-  const float low = static_cast<float>(static_cast<int32_t>(word & 0xFFFFu));
-  return (high * 65536.0f + low) * 0x1p-32f + 0x1p-33f;
+inline void turn(Words word, Floats& cosine, Floats& sine) {
+  const Floats t = __builtin_convertvector(reinterpret_cast<Integers>(word << 2), Floats) *
+                   (0.785398163f * 0x1p-31f);
+  const Floats t2 = t * t;
+  const Floats s = t * (1.0f + t2 * (-0.166666667f + t2 * (8.33333333e-3f + t2 * (-1.98412698e-4f + t2 * 2.75573192e-6f))));
+  const Floats c = 1.0f + t2 * (-0.5f + t2 * (4.16666667e-2f + t2 * (-1.38888889e-3f + t2 * 2.48015873e-5f)));
+  const auto odd = (word & (1u << 30)) != 0u;
+  const Words sign = word & (1u << 31);  // the upper half of the turn: both are negative
+  cosine = reinterpret_cast<Floats>(reinterpret_cast<Words>(odd ? -s : c) ^ sign);
+  sine = reinterpret_cast<Floats>(reinterpret_cast<Words>(odd ? c : s) ^ sign);
 }
 
 inline void normal_block(uint64_t seed, uint64_t block, float* out) {
-  uint32_t word[4][WAYS];
-  philox(seed, block, word);
-  for (int pair = 0; pair < 2; ++pair) {
-    const uint32_t *radius = word[2 * pair], *angle = word[2 * pair + 1];
-    float* first = out + 32 * pair;
-    float* second = first + WAYS;
-    for (int i = 0; i < WAYS; ++i) {
-      const float r = __builtin_sqrtf(-2.0f * log_unit(open_unit(radius[i])));
-      float c, s;
-      turn(angle[i], c, s);
-      first[i] = r * c;
-      second[i] = r * s;
+  for (int part = 0; part < WAYS; part += WORDS) {
+    Words word[4];
+    philox(seed, block * WAYS + static_cast<uint64_t>(part), word);
+    for (int pair = 0; pair < 2; ++pair) {
+      const Floats square = -2.0f * log_unit(word[2 * pair]);
+      const Floats radius = square * estimate_inverse_root(square);  // square > 2e-10
+      Floats cosine, sine;
+      turn(word[2 * pair + 1], cosine, sine);
+      store(out + 32 * pair + part, radius * cosine);
+      store(out + 32 * pair + WAYS + part, radius * sine);
     }
   }
 }
 
 // The same numbers in double: for gradient checks, so plain.
 inline void normal_block(uint64_t seed, uint64_t block, double* out) {
-  uint32_t word[4][WAYS];
-  philox(seed, block, word);
-  for (int pair = 0; pair < 2; ++pair)
-    for (int i = 0; i < WAYS; ++i) {
-      const double u = (static_cast<double>(word[2 * pair][i]) + 0.5) * 0x1p-32;
-      const uint32_t w = word[2 * pair + 1][i];
-      const double t = static_cast<double>(static_cast<int32_t>(w << 2)) * (0.78539816339744831 * 0x1p-31);
-      const double quarter = static_cast<double>(w >> 30) * 1.5707963267948966;
-      const double r = std::sqrt(-2.0 * std::log(u));
-      out[32 * pair + i] = r * std::cos(t + quarter);
-      out[32 * pair + WAYS + i] = r * std::sin(t + quarter);
-    }
+  for (int part = 0; part < WAYS; part += WORDS) {
+    Words word[4];
+    philox(seed, block * WAYS + static_cast<uint64_t>(part), word);
+    for (int pair = 0; pair < 2; ++pair)
+      for (int i = 0; i < WORDS; ++i) {
+        const double u = (static_cast<double>(word[2 * pair][i]) + 0.5) * 0x1p-32;
+        const uint32_t w = word[2 * pair + 1][i];
+        const double t =
+            static_cast<double>(static_cast<int32_t>(w << 2)) * (0.78539816339744831 * 0x1p-31);
+        const double quarter = static_cast<double>(w >> 30) * 1.5707963267948966;
+        const double r = std::sqrt(-2.0 * std::log(u));
+        out[32 * pair + part + i] = r * std::cos(t + quarter);
+        out[32 * pair + WAYS + part + i] = r * std::sin(t + quarter);
+      }
+  }
 }
 
 // Normals of the counters first .. first + count - 1.

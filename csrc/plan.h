@@ -21,13 +21,16 @@ namespace gs {
 
 enum Mode { ROWS, BATCH, FLAT };
 
-constexpr int64_t SLAB_BYTES = 320 * 1024;  // of a packed tile that is meant to stay in L2
-constexpr int64_t MIN_BLOCK = 16;           // vectors of positions per block, at least
-constexpr int64_t TILE_FLOATS = 128;        // examples per tile of ROWS
+constexpr int64_t SLAB_VECTORS = 10 * 1024;  // of a packed tile, meant to stay in L2
+constexpr int64_t MIN_BLOCK = 64;            // vectors of positions per block, at least
+constexpr int64_t TILE_FLOATS = 128;         // examples per tile of ROWS
 
 struct TooLarge : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+// What a core's L2 is taken to hold of a packed tile; wider registers come with larger caches.
+inline int64_t slab_bytes(int64_t lanes, int64_t item) { return SLAB_VECTORS * lanes * item; }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -146,11 +149,12 @@ inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item
   narrow(g.channels * plan.plane);
   const int64_t positions = static_cast<int64_t>(plan.position.size());
   const int64_t per_position = std::max<int64_t>(plan.plane / positions, 1);
-  int64_t fit = (SLAB_BYTES / (per_group * item) - span) / per_position;
+  const int64_t bytes = slab_bytes(lanes, item);
+  int64_t fit = (bytes / (per_group * item) - span) / per_position;
   plan.block_positions = std::min(positions, std::max(fit, MIN_BLOCK));
   const int64_t slab = plan.block_positions * per_position + span;
   plan.block_channels =
-      std::min(per_group, std::max<int64_t>(SLAB_BYTES / (slab * item), ceil_div(8, taps)));
+      std::min(per_group, std::max<int64_t>(bytes / (slab * item), ceil_div(8, taps)));
   return plan;
 }
 
@@ -254,13 +258,14 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
   const int64_t per_group = g.outputs / g.groups;
   const int64_t per_position =
       std::max<int64_t>((plan.g_plane - span) / std::max<int64_t>(positions, 1), 1);
-  const int64_t fit = (SLAB_BYTES / (per_group * item * arrays) - span) / per_position;
+  const int64_t bytes = slab_bytes(lanes, item);
+  const int64_t fit = (bytes / (per_group * item * arrays) - span) / per_position;
   plan.block_positions = std::max(fit, MIN_BLOCK);
   const int64_t slab = std::min(plan.block_positions, std::max<int64_t>(positions, 1)) * per_position + span;
-  plan.block_rows = std::max<int64_t>(SLAB_BYTES / (slab * item * arrays), ceil_div(8, taps));
-  const int64_t most = 16, bytes = int64_t{32} << 20;
+  plan.block_rows = std::max<int64_t>(bytes / (slab * item * arrays), ceil_div(8, taps));
+  const int64_t most = 16, room = int64_t{32} << 20;
   plan.groups_of_tiles =
-      plan.tiles >= 8 && most * arrays * nnz * item <= bytes ? std::min(plan.tiles, most) : 1;
+      plan.tiles >= 8 && most * arrays * nnz * item <= room ? std::min(plan.tiles, most) : 1;
   return plan;
 }
 

@@ -45,6 +45,21 @@ inline void pin(V& v) {
 #endif
 }
 
+// How a tile's vectors lie: anywhere, one after the other at a vector's boundary, or at any float.
+enum Reads { SCATTERED, ALIGNED, UNALIGNED };
+inline Reads reads_of(Mode mode, bool contiguous) {
+  return !contiguous ? SCATTERED : mode == FLAT ? UNALIGNED : ALIGNED;
+}
+
+// Asks for the cache lines of the next tile. Vectors across two lines wait long for L2, and only for
+// them this pays.
+template <int NP, Reads READS, class T>
+inline void prefetch_tile(const T* next) {
+  if (READS != UNALIGNED) return;
+#pragma GCC unroll 8
+  for (int n = 0; n < NP; ++n) __builtin_prefetch(next + n * Simd<T>::L);
+}
+
 // An estimate of 1 / sqrt(v) for normal numbers, refined once; exact divisions and roots are slow.
 inline Simd<float>::V estimate_inverse_root(Simd<float>::V v) {
   typedef Simd<float>::V V;
@@ -128,21 +143,26 @@ inline void transpose(const T* src, int64_t src_step, int64_t rows, int64_t colu
                       int64_t dst_step) {
   constexpr int L = Simd<T>::L;
   typename Simd<T>::V r[L];
-  for (int64_t i = 0; i < rows; i += L) {
-    const int64_t height = rows - i < L ? rows - i : L;
-    for (int64_t j = 0; j < columns; j += L) {
-      const int64_t width = columns - j < L ? columns - j : L;
-      if (height == L && width == L) {
+  const auto block = [&](int64_t i, int64_t j) {
+    if (rows - i >= L && columns - j >= L) {
 #pragma GCC unroll 16
-        for (int n = 0; n < L; ++n) r[n] = load(src + (i + n) * src_step + j);
-        transpose_block<T>(r);
+      for (int n = 0; n < L; ++n) r[n] = load(src + (i + n) * src_step + j);
+      transpose_block<T>(r);
 #pragma GCC unroll 16
-        for (int n = 0; n < L; ++n) store(dst + (j + n) * dst_step + i, r[n]);
-      } else {
-        for (int64_t a = 0; a < height; ++a)
-          for (int64_t b = 0; b < width; ++b)
-            dst[(j + b) * dst_step + i + a] = src[(i + a) * src_step + j + b];
-      }
+      for (int n = 0; n < L; ++n) store(dst + (j + n) * dst_step + i, r[n]);
+      return;
     }
+    const int64_t height = std::min<int64_t>(L, rows - i), width = std::min<int64_t>(L, columns - j);
+    for (int64_t a = 0; a < height; ++a)
+      for (int64_t b = 0; b < width; ++b)
+        dst[(j + b) * dst_step + i + a] = src[(i + a) * src_step + j + b];
+  };
+  // Along the rows of the side whose rows are farther apart: a few streams for the prefetcher.
+  if (src_step >= dst_step) {
+    for (int64_t i = 0; i < rows; i += L)
+      for (int64_t j = 0; j < columns; j += L) block(i, j);
+  } else {
+    for (int64_t j = 0; j < columns; j += L)
+      for (int64_t i = 0; i < rows; i += L) block(i, j);
   }
 }
