@@ -6,10 +6,10 @@ READY := $(VENV)/.ready
 RUNS ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format slow fashion clean
+.PHONY: help setup demo test native-test neon check format slow wheel fashion clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## virtual environment with the package, its extras and the tools
 
@@ -22,8 +22,18 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard csrc/*.cpp csrc/*.h
 demo: $(READY) ## SSVI at 95 % sparsity next to dense VI, RigL and SGD on digits; table and report
 	$(BIN)/gossamer reproduce gossamer/demo --out $(RUNS)/demo
 
-test: check ## format, lint, types, layering, tests with coverage
+test: check native-test ## format, lint, types, layering, C++ tests, tests with coverage
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow" --cov --cov-report=term
+
+native-test: ## C++ tests of the engine under the address and undefined behaviour sanitizers
+	@if command -v $(firstword $(CXX)) > /dev/null; then \
+	  $(MAKE) --no-print-directory --silent --jobs=2 -C csrc/tests asan; \
+	else \
+	  echo "native-test: no C++ compiler ($(CXX)), so the engine's C++ tests are left out"; \
+	fi
+
+neon: ## the same tests for aarch64, cross-compiled and run under qemu, without sanitizers
+	@$(MAKE) --no-print-directory --silent --jobs=2 -C csrc/tests neon
 
 check: $(READY) ## static checks only
 	$(BIN)/ruff check
@@ -39,8 +49,12 @@ format: $(READY) ## rewrite the sources in the project's form
 slow: $(READY) ## statistics and experiments that take minutes
 	$(BIN)/python -m pytest -m slow
 
+wheel: $(READY) ## a wheel of this platform in dist/
+	@rm -rf build/lib* # setuptools would pack modules that are gone from src/
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 fashion: $(READY) ## the Fashion-MNIST table of docs/results.md; needs DATA=folder
 	$(BIN)/gossamer reproduce li2024ssvi/fashion --data-dir $(DATA) --out $(RUNS)/fashion
 
 clean: ## remove the environment and caches, never runs
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info src/gossamer/ops/libgossamer.so
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info src/gossamer/ops/libgossamer.so

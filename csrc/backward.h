@@ -330,7 +330,6 @@ void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackwar
     variance = ordered + nnz;
   }
   T* sums = shared_buffer(PARTIAL).as<T>(2 * nnz * groups);
-  std::fill(sums, sums + 2 * nnz * groups, T(0));
   const BackwardCall<T> c{g,
                           pattern,
                           call,
@@ -343,12 +342,15 @@ void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackwar
                           g.outputs * plan.g_plane};
   const int64_t g_all = c.g_size * (DUAL ? 2 : 1), per_group = g.channels / g.groups;
   int64_t chunk = channels_at_once(g, plan, sizeof(T));
-  if (groups > 1) {
+  // Who does what may depend on the number of threads, the order of a weight's sums may not: tiles of
+  // a group follow each other, and groups are added up at the end.
+  if (groups >= threads) {
     parallel_for(groups, threads, [&](int64_t task) {
       T* x = local_buffer(TILE_X).as<T>(c.x_size);
       T* gradient = local_buffer(TILE_G).as<T>(g_all);
       if (plan.mode != ROWS) std::fill(gradient, gradient + g_all, T(0));
       T* dmean = sums + task * 2 * nnz;
+      std::fill(dmean, dmean + 2 * nnz, T(0));
       const int64_t to = (task + 1) * plan.tiles / groups;
       for (int64_t tile = task * plan.tiles / groups; tile < to; ++tile) {
         pack_values(c, tile, 0, g.channels, x);
@@ -361,7 +363,9 @@ void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackwar
       }
     });
   } else {
-    // Columns are split, tiles follow each other: a weight's sum has one order for any threads.
+    parallel_for(groups, threads, [&](int64_t group) {
+      std::fill(sums + group * 2 * nnz, sums + (group + 1) * 2 * nnz, T(0));
+    });
     const int64_t wanted = ceil_div(g.channels, 2 * threads);
     chunk = std::max<int64_t>(1, std::min(chunk, std::min(per_group, round_up(wanted, 8))));
     const int64_t chunks = ceil_div(per_group, chunk), at_once = std::min<int64_t>(plan.tiles, 4);
@@ -379,11 +383,14 @@ void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackwar
       });
       parallel_for(g.groups * chunks, threads, [&](int64_t task) {
         const int64_t begin = task / chunks * per_group, channel = begin + task % chunks * chunk;
-        for (int64_t tile = 0; tile < here; ++tile)
+        for (int64_t tile = 0; tile < here; ++tile) {
+          const int64_t group = ((start + tile + 1) * groups - 1) / plan.tiles;
+          T* dmean = sums + group * 2 * nnz;
           backward_channels<T, DUAL, DX>(c, start + tile, channel,
                                          std::min(begin + per_group, channel + chunk),
-                                         x + tile * c.x_size, gradient + tile * g_all, sums,
-                                         sums + nnz);
+                                         x + tile * c.x_size, gradient + tile * g_all, dmean,
+                                         dmean + nnz);
+        }
       });
     }
   }

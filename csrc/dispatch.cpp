@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstring>
 #include <new>
+#include <vector>
 
 #include "isa.h"
 #include "parallel.h"
@@ -48,6 +49,7 @@ int guarded(F&& body) {
 }
 
 constexpr int64_t NORMALS_PER_TASK = 1 << 14;  // a multiple of a block
+constexpr int64_t WEIGHTS_PER_TASK = 1 << 13;
 
 size_t item_size(int dtype) { return dtype == GS_FLOAT64 ? 8 : 4; }
 
@@ -85,6 +87,27 @@ GS_API int gs_normal_at(int dtype, uint64_t seed, const int64_t* counters, int64
       gs::isa().normal_at(dtype, seed, counters + from, here,
                           static_cast<char*>(out) + static_cast<size_t>(from) * gs::item_size(dtype));
     });
+  });
+}
+
+GS_API int gs_posterior(int dtype, const GsPosterior* p, double* sum, int threads) {
+  return gs::guarded([&] {
+    const int64_t tasks = gs::ceil_div(p->count, gs::WEIGHTS_PER_TASK);
+    const size_t item = gs::item_size(dtype);
+    std::vector<double> part(static_cast<size_t>(tasks));
+    gs::parallel_for(tasks, threads, [&](int64_t task) {
+      const int64_t from = task * gs::WEIGHTS_PER_TASK;
+      const size_t skip = static_cast<size_t>(from) * item;
+      GsPosterior here = *p;
+      here.count = std::min(gs::WEIGHTS_PER_TASK, p->count - from);
+      for (const void** array : {&here.mean, &here.raw, &here.dvariance})
+        if (*array) *array = static_cast<const char*>(*array) + skip;
+      for (void** array : {&here.variance, &here.dmean, &here.draw})
+        if (*array) *array = static_cast<char*>(*array) + skip;
+      part[static_cast<size_t>(task)] = gs::isa().posterior(dtype, here);
+    });
+    *sum = 0.0;
+    for (const double value : part) *sum += value;  // in one order for any number of threads
   });
 }
 

@@ -244,7 +244,7 @@ void run_forward(const GsGeometry& g, const GsPattern& pattern, const GsForward&
   const ForwardCall<T> c{g, pattern, call, plan, mean, variance, volume(g.in), volume(g.out)};
   const int64_t tile_size = g.channels * plan.plane, per_group = g.outputs / g.groups;
   int64_t chunk = rows_at_once(g, plan, sizeof(T));
-  if (plan.tiles >= 4 * threads) {
+  if (plan.tiles >= 4 * threads || plan.tiles % threads == 0) {
     // Each task packs its own tiles, which then are in its core's cache.
     const int64_t tasks = std::min<int64_t>(plan.tiles, 4 * threads);
     parallel_for(tasks, threads, [&](int64_t task) {

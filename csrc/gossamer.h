@@ -100,6 +100,25 @@ GS_API int gs_normal(int dtype, uint64_t seed, uint64_t first, int64_t count, vo
 GS_API int gs_normal_at(int dtype, uint64_t seed, const int64_t* counters, int64_t count, void* out,
                         int threads);
 
+// The Gaussian posterior N(mean, softplus(raw)^2) of every kept weight, prior N(0, prior^2).
+//   GS_VARIANCE           variance[i] = softplus(raw[i])^2
+//   GS_VARIANCE_BACKWARD  draw[i] = dvariance[i] * 2 softplus(raw[i]) sigmoid(raw[i])
+//   GS_KL                 *sum = sum of the KL divergences
+//   GS_KL_BACKWARD        dmean and draw: scale times the gradients of that sum
+enum GsPosteriorTask { GS_VARIANCE, GS_VARIANCE_BACKWARD, GS_KL, GS_KL_BACKWARD };
+struct GsPosterior {
+  int64_t task;
+  int64_t count;
+  const void* mean;
+  const void* raw;
+  const void* dvariance;
+  void* variance;
+  void* dmean;
+  void* draw;
+  double prior, scale;
+};
+GS_API int gs_posterior(int dtype, const GsPosterior*, double* sum, int threads);
+
 GS_API const char* gs_isa(void);           // the instruction set in use
 GS_API int gs_use_isa(const char* name);   // "generic", "avx2", "avx512", "neon"; for tests
 GS_API void gs_release(void);              // give the calling thread's workspace back

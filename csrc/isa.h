@@ -11,6 +11,7 @@ struct Isa {
   void (*backward)(const GsGeometry&, const GsPattern&, int dtype, const GsBackward&, int threads);
   void (*normal)(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out);
   void (*normal_at)(int dtype, uint64_t seed, const int64_t* counters, int64_t count, void* out);
+  double (*posterior)(int dtype, const GsPosterior&);
 };
 
 extern const Isa generic, avx2, avx512, neon;

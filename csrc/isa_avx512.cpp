@@ -25,6 +25,6 @@ const Isa avx512{"avx512",
                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
                  },
                  with_avx512::forward, with_avx512::backward, with_avx512::normal,
-                 with_avx512::normal_at};
+                 with_avx512::normal_at, with_avx512::posterior};
 }
 #endif

@@ -10,6 +10,7 @@ namespace {
 #include "pack.h"
 #include "forward.h"
 #include "backward.h"
+#include "posterior.h"
 
 void forward(const GsGeometry& g, const GsPattern& p, int dtype, const GsForward& f, int threads) {
   const bool dual = f.variance != nullptr;
@@ -41,6 +42,29 @@ void normal(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out) 
 void normal_at(int dtype, uint64_t seed, const int64_t* counters, int64_t count, void* out) {
   dtype == GS_FLOAT64 ? normals_at(seed, counters, count, static_cast<double*>(out))
                       : normals_at(seed, counters, count, static_cast<float*>(out));
+}
+
+double posterior(int dtype, const GsPosterior& p) {
+  const auto run = [&](auto item) {
+    using T = decltype(item);
+    const T* mean = static_cast<const T*>(p.mean);
+    const T* raw = static_cast<const T*>(p.raw);
+    T* draw = static_cast<T*>(p.draw);
+    switch (p.task) {
+      case GS_VARIANCE:
+        variances(p.count, raw, static_cast<T*>(p.variance));
+        return 0.0;
+      case GS_VARIANCE_BACKWARD:
+        variances_backward(p.count, raw, static_cast<const T*>(p.dvariance), draw);
+        return 0.0;
+      case GS_KL:
+        return kl(p.count, mean, raw, p.prior);
+      default:
+        kl_backward(p.count, mean, raw, p.prior, p.scale, static_cast<T*>(p.dmean), draw);
+        return 0.0;
+    }
+  };
+  return dtype == GS_FLOAT64 ? run(double{}) : run(float{});
 }
 
 }  // namespace

@@ -9,6 +9,6 @@
 
 namespace gs {
 const Isa neon{"neon", [] { return true; }, with_neon::forward, with_neon::backward,
-               with_neon::normal, with_neon::normal_at};
+               with_neon::normal, with_neon::normal_at, with_neon::posterior};
 }
 #endif

@@ -172,7 +172,7 @@ struct BackwardPlan : Plan {
   std::vector<int32_t> row;    // [outputs * taps]
   int64_t block_positions, block_rows;
   bool covers_input;           // every input is in some phase
-  int64_t groups_of_tiles;     // with sums of their own; 1: columns are split instead
+  int64_t groups_of_tiles;     // with sums of their own
 };
 
 inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t item, bool dual,
@@ -263,9 +263,8 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
   plan.block_positions = std::max(fit, MIN_BLOCK);
   const int64_t slab = std::min(plan.block_positions, std::max<int64_t>(positions, 1)) * per_position + span;
   plan.block_rows = std::max<int64_t>(bytes / (slab * item * arrays), ceil_div(8, taps));
-  const int64_t most = 16, room = int64_t{32} << 20;
-  plan.groups_of_tiles =
-      plan.tiles >= 8 && most * arrays * nnz * item <= room ? std::min(plan.tiles, most) : 1;
+  const int64_t groups = std::min<int64_t>(plan.tiles, 16), room = int64_t{32} << 20;
+  plan.groups_of_tiles = groups * arrays * nnz * item <= room ? groups : 1;
   return plan;
 }
 

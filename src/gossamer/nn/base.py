@@ -23,6 +23,7 @@ from gossamer.ops import (
     backend,
     draw_seed,
     normal_like,
+    posterior,
 )
 
 Noise = Literal["weight", "local"]
@@ -261,12 +262,21 @@ class BayesianLayer(SparseLayer):
         """Standard deviations ``[nnz]``, in float32 at least."""
         return std_from_raw(_at_least_float32(self.weight_raw_std))
 
+    @property
+    def weight_variance(self) -> Tensor:
+        """Variances ``[nnz]``, in float32 at least."""
+        if posterior.is_fused(self.weight_raw_std):
+            return posterior.variance(self.weight_raw_std)
+        return self.weight_std.square()
+
     def leading(self) -> nn.Parameter:
         """``weight_mean``."""
         return self.weight_mean
 
     def kl_divergence(self) -> Tensor:
         """Σ KL(N(mean, std²) || N(0, prior_std²)) over the kept weights, in nats: 0-d."""
+        if posterior.is_fused(self.weight_mean, self.weight_raw_std):
+            return posterior.kl_sum(self.weight_mean, self.weight_raw_std, self.prior_std)
         return kl_to_prior(
             _at_least_float32(self.weight_mean), self.weight_std, self.prior_std
         ).sum()
@@ -291,11 +301,10 @@ class BayesianLayer(SparseLayer):
         """The map with the noise that the mode asks for."""
         if self.noise() != "local":
             return super().compute(x, layout)
-        variance = self.weight_std.square()
         return self.backend.local(
             x,
             self.weight_mean,
-            variance,
+            self.weight_variance,
             self.pattern,
             layout,
             self.bias,

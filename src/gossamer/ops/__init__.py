@@ -3,6 +3,7 @@
 The backend protocol, the masked reference, noise and the catching of addition scores.
 """
 
+from gossamer.ops import posterior
 from gossamer.ops.backend import BACKENDS, Backend, backend
 from gossamer.ops.choice import AUTO, choose
 from gossamer.ops.growth import Growth
@@ -24,5 +25,6 @@ __all__ = [
     "fold_seed",
     "normal",
     "normal_like",
+    "posterior",
     "resolve_padding",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
 from functools import lru_cache
 from pathlib import Path
 
@@ -111,6 +111,23 @@ class Backward(Structure):
     )
 
 
+class Posterior(Structure):
+    """``GsPosterior``."""
+
+    _fields_ = (
+        ("task", c_int64),
+        ("count", c_int64),
+        ("mean", c_void_p),
+        ("raw", c_void_p),
+        ("dvariance", c_void_p),
+        ("variance", c_void_p),
+        ("dmean", c_void_p),
+        ("draw", c_void_p),
+        ("prior", c_double),
+        ("scale", c_double),
+    )
+
+
 _SIGNATURES: dict[str, tuple[type | None, list[object]]] = {
     "gs_forward": (
         c_int,
@@ -123,6 +140,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[object]]] = {
     "gs_pattern": (c_int, [POINTER(Geometry), c_int, c_int64, c_void_p, POINTER(PatternOut)]),
     "gs_normal": (c_int, [c_int, c_uint64, c_uint64, c_int64, c_void_p, c_int]),
     "gs_normal_at": (c_int, [c_int, c_uint64, c_void_p, c_int64, c_void_p, c_int]),
+    "gs_posterior": (c_int, [c_int, POINTER(Posterior), POINTER(c_double), c_int]),
     "gs_isa": (c_char_p, []),
     "gs_use_isa": (c_int, [c_char_p]),
     "gs_release": (None, []),
@@ -151,6 +169,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     return found, ""
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_available() -> bool:
     """Whether the native engine can be used in this process."""
     return _load()[0] is not None

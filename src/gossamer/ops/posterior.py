@@ -1,0 +1,167 @@
+"""Variances and the KL of a layer's Gaussian weights, one pass over them each.
+
+As torch operations they are some forty small ones per layer and step, dearer than the product of a
+sparse layer. ``core.gaussian`` has the same formulas for everything that does not run here: other
+devices and dtypes, torch.func transforms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gossamer.ops import library as native
+
+_VARIANCE, _VARIANCE_BACKWARD, _KL, _KL_BACKWARD = range(4)
+
+
+def is_fused(*parameters: Tensor) -> bool:
+    """Whether ``variance`` and ``kl_sum`` run on these parameters."""
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack():
+        return False
+    return native.is_available() and all(
+        p.device.type == "cpu" and p.dtype in native.DTYPES and p.dtype == parameters[0].dtype
+        for p in parameters
+    )
+
+
+def variance(raw: Tensor) -> Tensor:
+    """softplus(raw)² ``[nnz]``, differentiable once."""
+    run: Any = _variance if torch.compiler.is_compiling() else _Variance.apply
+    found: Tensor = run(raw)
+    return found
+
+
+def kl_sum(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
+    """Σ KL(N(mean, softplus(raw)²) || N(0, prior_std²)), 0-d, summed in double."""
+    run: Any = _kl if torch.compiler.is_compiling() else _KlSum.apply
+    found: Tensor = run(mean, raw, prior_std)
+    return found
+
+
+def _call(raw: Tensor, **fields: Any) -> float:
+    total = ctypes.c_double()
+    call = native.Posterior(count=raw.numel(), raw=raw.data_ptr(), **fields)
+    native.check(
+        native.library().gs_posterior(
+            native.DTYPES[raw.dtype], call, total, torch.get_num_threads()
+        )
+    )
+    return total.value
+
+
+def _run_variance(raw: Tensor) -> Tensor:
+    raw = raw.contiguous()
+    out = torch.empty_like(raw)
+    _call(raw, task=_VARIANCE, variance=out.data_ptr())
+    return out
+
+
+def _run_variance_backward(raw: Tensor, gradient: Tensor) -> Tensor:
+    raw, gradient = raw.contiguous(), gradient.contiguous()
+    draw = torch.empty_like(raw)
+    _call(raw, task=_VARIANCE_BACKWARD, dvariance=gradient.data_ptr(), draw=draw.data_ptr())
+    return draw
+
+
+def _run_kl(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
+    mean, raw = mean.contiguous(), raw.contiguous()
+    return raw.new_tensor(_call(raw, task=_KL, mean=mean.data_ptr(), prior=prior_std))
+
+
+def _run_kl_backward(
+    mean: Tensor, raw: Tensor, prior_std: float, gradient: Tensor
+) -> tuple[Tensor, Tensor]:
+    mean, raw = mean.contiguous(), raw.contiguous()
+    dmean, draw = torch.empty_like(mean), torch.empty_like(raw)
+    _call(
+        raw,
+        task=_KL_BACKWARD,
+        mean=mean.data_ptr(),
+        prior=prior_std,
+        scale=gradient.item(),
+        dmean=dmean.data_ptr(),
+        draw=draw.data_ptr(),
+    )
+    return dmean, draw
+
+
+_variance = torch.library.custom_op("gossamer::variance", _run_variance, mutates_args=())
+_variance_backward = torch.library.custom_op(
+    "gossamer::variance_backward", _run_variance_backward, mutates_args=()
+)
+_kl = torch.library.custom_op("gossamer::kl", _run_kl, mutates_args=())
+_kl_backward = torch.library.custom_op("gossamer::kl_backward", _run_kl_backward, mutates_args=())
+
+
+@_variance.register_fake
+def _(raw: Tensor) -> Tensor:
+    return torch.empty_like(raw, memory_format=torch.contiguous_format)
+
+
+@_variance_backward.register_fake
+def _(raw: Tensor, gradient: Tensor) -> Tensor:
+    return torch.empty_like(raw, memory_format=torch.contiguous_format)
+
+
+@_kl.register_fake
+def _(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
+    return raw.new_empty(())
+
+
+@_kl_backward.register_fake
+def _(mean: Tensor, raw: Tensor, prior_std: float, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(mean), torch.empty_like(raw)
+
+
+def _keep_variance(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _keep_kl(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.prior_std = inputs[2]
+
+
+_variance.register_autograd(
+    lambda ctx, gradient: _variance_backward(*ctx.saved_tensors, gradient),
+    setup_context=_keep_variance,
+)
+_kl.register_autograd(
+    lambda ctx, gradient: (*_kl_backward(*ctx.saved_tensors, ctx.prior_std, gradient), None),
+    setup_context=_keep_kl,
+)
+
+
+class _Variance(torch.autograd.Function):
+    """``gossamer::variance`` for eager code, without the dispatcher's cost."""
+
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor) -> Tensor:
+        _keep_variance(ctx, (raw,), raw)
+        return _run_variance(raw)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (raw,) = ctx.saved_tensors
+        return _run_variance_backward(raw, gradient)
+
+
+class _KlSum(torch.autograd.Function):
+    """``gossamer::kl`` for eager code."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
+        _keep_kl(ctx, (mean, raw, prior_std), raw)
+        return _run_kl(mean, raw, prior_std)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        mean, raw = ctx.saved_tensors
+        return (*_run_kl_backward(mean, raw, ctx.prior_std, gradient), None)
