@@ -66,6 +66,11 @@ GS_API int gs_backward(const GsGeometry* g, const GsPattern* p, int dtype, const
   return gs::guarded([&] { gs::isa().backward(*g, *p, dtype, *b, threads); });
 }
 
+GS_API int gs_samples(const GsGeometry* g, const GsPattern* p, int dtype, const GsSamples* s,
+                      int threads) {
+  return gs::guarded([&] { gs::isa().samples(*g, *p, dtype, *s, threads); });
+}
+
 GS_API int gs_normal(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out,
                      int threads) {
   return gs::guarded([&] {
@@ -109,6 +114,10 @@ GS_API int gs_posterior(int dtype, const GsPosterior* p, double* sum, int thread
     *sum = 0.0;
     for (const double value : part) *sum += value;  // in one order for any number of threads
   });
+}
+
+GS_API int gs_batchnorm(int dtype, const GsBatchNorm* b, int threads) {
+  return gs::guarded([&] { gs::isa().batchnorm(dtype, *b, threads); });
 }
 
 GS_API const char* gs_isa(void) { return gs::isa().name; }

@@ -81,6 +81,21 @@ struct GsBackward {
 GS_API int gs_backward(const GsGeometry*, const GsPattern*, int dtype, const GsBackward*,
                        int threads);
 
+// y[s, b] = W_s x[s, b] + bias for all samples s and rows b, where
+// W_s = mean + deviation * normals(seeds[s]).
+// Not for transposed convolutions. geometry.batch is not read; y is contiguous, samples first.
+struct GsSamples {
+  int64_t samples, rows;
+  const void* x;  // pixels contiguous; the stride of the samples is 0 where they share their input
+  int64_t x_sample_stride, x_row_stride, x_channel_stride;
+  const void* mean;
+  const void* deviation;
+  const uint64_t* seeds;
+  const void* bias;
+  void* y;
+};
+GS_API int gs_samples(const GsGeometry*, const GsPattern*, int dtype, const GsSamples*, int threads);
+
 // The backward order of a pattern, by counting: O(nnz + columns).
 struct GsPatternOut {
   int64_t* row_ptr;
@@ -118,6 +133,26 @@ struct GsPosterior {
   double prior, scale;
 };
 GS_API int gs_posterior(int dtype, const GsPosterior*, double* sum, int threads);
+
+// Batch normalisation of contiguous x [batch][channels][size] by the batch's own statistics.
+//   forward   (gradient null): y, mean, variance (biased) and inverse = 1 / sqrt(variance + eps)
+//   backward  (gradient):      dx (or null), dweight, dbias from x, mean and inverse
+struct GsBatchNorm {
+  int64_t batch, channels, size;
+  double eps;
+  const void* x;
+  const void* weight;
+  const void* bias;
+  const void* gradient;
+  void* y;
+  void* mean;
+  void* variance;
+  void* inverse;
+  void* dx;
+  void* dweight;
+  void* dbias;
+};
+GS_API int gs_batchnorm(int dtype, const GsBatchNorm*, int threads);
 
 GS_API const char* gs_isa(void);           // the instruction set in use
 GS_API int gs_use_isa(const char* name);   // "generic", "avx2", "avx512", "neon"; for tests

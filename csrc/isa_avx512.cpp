@@ -24,7 +24,8 @@ const Isa avx512{"avx512",
                    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
                  },
-                 with_avx512::forward, with_avx512::backward, with_avx512::normal,
-                 with_avx512::normal_at, with_avx512::posterior};
+                 with_avx512::forward, with_avx512::backward, with_avx512::samples,
+                 with_avx512::normal, with_avx512::normal_at, with_avx512::posterior,
+                 with_avx512::batchnorm};
 }
 #endif

@@ -10,7 +10,9 @@ namespace {
 #include "pack.h"
 #include "forward.h"
 #include "backward.h"
+#include "samples.h"
 #include "posterior.h"
+#include "batchnorm.h"
 
 void forward(const GsGeometry& g, const GsPattern& p, int dtype, const GsForward& f, int threads) {
   const bool dual = f.variance != nullptr;
@@ -32,6 +34,10 @@ void backward_of(const GsGeometry& g, const GsPattern& p, const GsBackward& b, i
 
 void backward(const GsGeometry& g, const GsPattern& p, int dtype, const GsBackward& b, int threads) {
   dtype == GS_FLOAT64 ? backward_of<double>(g, p, b, threads) : backward_of<float>(g, p, b, threads);
+}
+
+void samples(const GsGeometry& g, const GsPattern& p, int dtype, const GsSamples& s, int threads) {
+  dtype == GS_FLOAT64 ? run_samples<double>(g, p, s, threads) : run_samples<float>(g, p, s, threads);
 }
 
 void normal(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out) {
@@ -65,6 +71,18 @@ double posterior(int dtype, const GsPosterior& p) {
     }
   };
   return dtype == GS_FLOAT64 ? run(double{}) : run(float{});
+}
+
+void batchnorm(int dtype, const GsBatchNorm& b, int threads) {
+  const int64_t step = channels_per_task(b);
+  const auto run = [&](auto item) {
+    using T = decltype(item);
+    parallel_for(ceil_div(b.channels, step), threads, [&](int64_t task) {
+      const int64_t first = task * step, last = std::min(b.channels, first + step);
+      b.gradient ? batchnorm_backward<T>(b, first, last) : batchnorm_forward<T>(b, first, last);
+    });
+  };
+  dtype == GS_FLOAT64 ? run(double{}) : run(float{});
 }
 
 }  // namespace

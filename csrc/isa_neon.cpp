@@ -9,6 +9,7 @@
 
 namespace gs {
 const Isa neon{"neon", [] { return true; }, with_neon::forward, with_neon::backward,
-               with_neon::normal, with_neon::normal_at, with_neon::posterior};
+               with_neon::samples, with_neon::normal, with_neon::normal_at, with_neon::posterior,
+               with_neon::batchnorm};
 }
 #endif

@@ -1,5 +1,6 @@
-// Forward and backward of one layer against plain loops over every product of an input with a kept
+// Forward, backward and samples of one layer against plain loops over every product of an input with a kept
 // weight, in double; and the same bits on any number of threads. The layers are in cases.cpp.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -124,6 +125,52 @@ Strides strides(int64_t rows, int64_t columns, bool may_vary) {
   return {columns, 1, rows * columns};
 }
 
+// Samples with weights of their own against the same loops; x may be one for all samples.
+template <class T>
+void check_samples(const Case& c, const GsPattern& pattern) {
+  const char* where = c.name.c_str();
+  const GsGeometry& g = c.g;
+  const int dtype = sizeof(T) == 8 ? GS_FLOAT64 : GS_FLOAT32;
+  const int64_t nnz = int64_t(c.indices.size()), pixels_in = volume(g.in), pixels = volume(g.out);
+  const int64_t inputs = g.channels * pixels_in, outputs = g.outputs * pixels, rows = std::min<int64_t>(g.batch, 9);
+  for (int64_t samples : {1, 3, 8, 19}) {
+    const bool shared = pick(0, 2) == 0, has_bias = pick(0, 1) == 1;
+    const auto x = numbers<T>((shared ? 1 : samples) * rows * inputs), bias = numbers<T>(g.outputs);
+    const auto mean = numbers<T>(nnz + 1), deviation = numbers<T>(nnz + 1, 0.0);
+    std::vector<uint64_t> seeds;
+    std::vector<T> eps(size_t(samples * nnz));
+    for (int64_t s = 0; s < samples; ++s) {
+      seeds.push_back(uint64_t(1000 * samples + s));
+      CHECK(gs_normal(dtype, seeds.back(), 0, nnz, eps.data() + s * nnz, 1) == GS_OK);
+    }
+    std::vector<Sum> wanted(size_t(samples * rows * outputs));
+    if (has_bias)
+      for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += double(bias[i / size_t(pixels) % size_t(g.outputs)]);
+    each_product(c, [&](size_t k, int64_t o, int64_t channel, int64_t out, int64_t in) {
+      for (int64_t s = 0; s < samples; ++s)
+        for (int64_t b = 0; b < rows; ++b) {
+          const int64_t from = ((shared ? 0 : s) * rows + b) * inputs + channel * pixels_in + in;
+          Sum& sum = wanted[size_t(((s * rows + b) * g.outputs + o) * pixels + out)];
+          // Two terms: where they cancel, the weight has the rounding of both.
+          sum += double(mean[k]) * double(x[size_t(from)]);
+          sum += double(deviation[k]) * double(eps[size_t(s * nnz) + k]) * double(x[size_t(from)]);
+        }
+    });
+    std::vector<T> first;
+    for (int threads : {1, 2, 8}) {
+      std::vector<T> y(wanted.size(), T(NAN));
+      const GsSamples call{samples, rows, x.data(), shared ? 0 : rows * inputs, inputs, pixels_in, mean.data(),
+                           deviation.data(), seeds.data(), has_bias ? bias.data() : nullptr, y.data()};
+      CHECK(gs_samples(&g, &pattern, dtype, &call, threads) == GS_OK);
+      if (threads == 1) {
+        CHECK(close(y, wanted));
+        first = y;
+      }
+      CHECK(same_bits(y, first));
+    }
+  }
+}
+
 template <class T>
 void check_case(const Case& c) {
   const char* where = c.name.c_str();
@@ -141,6 +188,7 @@ void check_case(const Case& c) {
                           c.transposed ? 0 : g.channels / g.groups * volume(g.kernel),
                           c.transposed ? row_perm.data() : nullptr, col_ptr.data(), col_rows.data(),
                           c.transposed ? nullptr : col_perm.data()};
+  if (!c.transposed) check_samples<T>(c, pattern);
   // Inputs and the truth. Only a layer without space takes other strides.
   const bool matrix = pixels_in == 1 && pixels == 1 && volume(g.kernel) == 1 && volume(g.stride) == 1 &&
                       g.pad[0] == 0 && g.pad[1] == 0 && g.pad[2] == 0;

@@ -20,7 +20,7 @@ from gossamer.inference import (
     parameter_groups,
 )
 from gossamer.nn import kl_divergence, sampling, summary, to_bayesian, to_deterministic, to_sparse
-from gossamer.predict import predict
+from gossamer.predict import predict, predict_moments
 
 try:
     __version__ = version("gossamer")
@@ -41,6 +41,7 @@ __all__ = [
     "linear_warmup",
     "parameter_groups",
     "predict",
+    "predict_moments",
     "sampling",
     "summary",
     "to_bayesian",

@@ -27,8 +27,9 @@ WANTED = {
     "step": {"dense VI", "deterministic", "masked uniform_dense_first", "gossamer erk"},
     "memory": {"dense VI", "deterministic", "masked", "gossamer"},
     "predict": {"dense VI, a pass per sample", "dense VI, rows repeated", "gossamer"},
+    "choice": {"masked", "native", "auto"},
 }
-TARGETS = {"kernels": 9, "step": 4, "memory": 5, "predict": 4}
+TARGETS = {"kernels": 9, "step": 4, "memory": 5, "predict": 4, "choice": 0}
 
 
 @pytest.mark.parametrize("suite", list(SUITES))
@@ -63,7 +64,7 @@ def _check_ratios(rows: list[dict[str, Any]]) -> None:
             for other in rows
             if other["case"] == row["case"]
             and other["contender"] == row["baseline"]
-            and other["sparsity"] is None
+            and other["sparsity"] in (None, row["sparsity"])
         ]
         assert row["ratio"] == pytest.approx(baseline / row["value"], rel=1e-9)
 

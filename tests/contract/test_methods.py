@@ -58,6 +58,7 @@ def test_build(name):
     assert isinstance(method.model, nn.Module)
     assert isinstance(method.likelihood, gs.Categorical)
     assert method.max_samples is None or method.max_samples >= 1
+    assert isinstance(method.samples_by_noise, bool)
     run(method, 2)
     assert type(net[0]) is nn.Linear, "the network is copied"
     for key, value in net.state_dict().items():

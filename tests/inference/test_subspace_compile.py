@@ -114,11 +114,10 @@ def test_the_compiled_module_itself_is_accepted():
 
 # Importing inductor itself uses what torch deprecates.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_inductor_follows_the_plain_loop(monkeypatch):
+# A pool of compiling processes costs more than these four kernels.
+@torch._inductor.config.patch(fallback_random=True, compile_threads=1)
+def test_inductor_follows_the_plain_loop():
     """Generated kernels sum in another order: 1e-4 over 12 steps, same support throughout."""
-    monkeypatch.setattr(torch._inductor.config, "fallback_random", True)
-    # A pool of compiling processes costs more than these four kernels.
-    monkeypatch.setattr(torch._inductor.config, "compile_threads", 1)
     torch.manual_seed(0)
     plain = gs.to_bayesian(mlp(), 0.5).train()
     compiled = copy.deepcopy(plain)

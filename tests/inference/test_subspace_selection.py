@@ -117,6 +117,10 @@ def test_four_swaps_as_the_dense_reference(optimizer, addition, removal):
     assert any(not torch.equal(a, b) for a, b in zip(start, end, strict=True)), "nothing moved"
 
 
+def _is_support(name: str) -> bool:
+    return name.endswith("indices") or ".pattern_" in name
+
+
 @pytest.mark.parametrize("addition", ["grad_mean", "grad_multi", "grad_multi_signed"])
 def test_passes_for_scores_leave_no_trace(addition):
     """BatchNorm statistics and `.grad` are as they were; a swap permutes `.grad` by position."""
@@ -126,7 +130,7 @@ def test_passes_for_scores_leave_no_trace(addition):
     x, y = batch()
     F.cross_entropy(model(x), y).backward()
     opt.step()
-    buffers = {n: b.clone() for n, b in model.named_buffers() if not n.endswith("indices")}
+    buffers = {n: b.clone() for n, b in model.named_buffers() if not _is_support(n)}
     before = {n: p.grad.clone() for n, p in model.named_parameters()}
     # `layer.support` shares the buffer that a swap writes to: keep copies.
     old = {
@@ -137,7 +141,7 @@ def test_passes_for_scores_leave_no_trace(addition):
     assert info is not None
     assert sum(c.added for c in info.layers.values()) > 0
     for name, buffer in model.named_buffers():
-        if not name.endswith("indices"):
+        if not _is_support(name):
             assert torch.equal(buffer, buffers[name]), name
     for name, p in model.named_parameters():
         owner, _, last = name.rpartition(".")

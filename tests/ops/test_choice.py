@@ -18,10 +18,10 @@ from reference.method_runs import build
 
 CPU = torch.device("cpu")
 LAYOUTS = {
-    "linear": Layout("linear", (64, 100)),
-    "conv": Layout("conv", (16, 20, 5, 4), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    "linear": Layout("linear", (400, 100)),
+    "conv": Layout("conv", (100, 20, 5, 4), (1, 1), ((0, 0), (0, 0)), (1, 1)),
     "conv_transpose": Layout(
-        "conv_transpose", (20, 16, 5, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), (0, 0)
+        "conv_transpose", (20, 100, 5, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), (0, 0)
     ),
 }
 every_kind = pytest.mark.parametrize("kind", LAYOUTS)
@@ -41,32 +41,47 @@ def no_library(monkeypatch):
 @pytest.mark.parametrize("name", ["masked", "native"])
 def test_a_name_is_taken_as_it_is(name):
     """Whatever the rule would say of the layer."""
-    for nnz in (1, 6400):
-        assert choose(name, LAYOUTS["linear"], nnz, CPU, torch.float32) == name
+    for nnz in (1, 40_000):
+        assert choose(name, LAYOUTS["linear"], nnz, CPU, torch.float32, noisy=True) == name
 
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(UnknownName, match="backend = dense"):
-        choose("dense", LAYOUTS["linear"], 1, CPU, torch.float32)
+        choose("dense", LAYOUTS["linear"], 1, CPU, torch.float32, noisy=True)
 
 
 @needs_native
 @every_kind
+@pytest.mark.parametrize("noisy", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dense_layers_stay_dense(kind, dtype):
+def test_dense_layers_stay_dense(kind, dtype, noisy):
     layout = LAYOUTS[kind]
-    most = int(choice.MAX_DENSITY[kind] * layout.numel)
-    assert choose(AUTO, layout, most, CPU, dtype) == "native"
-    assert choose(AUTO, layout, most + 1, CPU, dtype) == "masked"
-    assert choose(AUTO, layout, layout.numel, CPU, dtype) == "masked"
-    assert choose(AUTO, layout, 1, CPU, dtype) == "native"
+    most = int(choice.MAX_DENSITY[noisy][kind] * layout.numel)
+    assert choose(AUTO, layout, most, CPU, dtype, noisy=noisy) == "native"
+    assert choose(AUTO, layout, most + 1, CPU, dtype, noisy=noisy) == "masked"
+    assert choose(AUTO, layout, layout.numel, CPU, dtype, noisy=noisy) == "masked"
+    assert choose(AUTO, layout, 1, CPU, dtype, noisy=noisy) == "native"
 
 
 @needs_native
-def test_small_layers_stay_dense():
-    rows = choice.MIN_WEIGHTS // 16
-    assert choose(AUTO, Layout("linear", (rows, 16)), 20, CPU, torch.float32) == "native"
-    assert choose(AUTO, Layout("linear", (rows - 1, 16)), 20, CPU, torch.float32) == "masked"
+def test_small_layers_with_noise_are_native_others_are_not():
+    small, large = Layout("linear", (64, 16)), Layout("linear", (1025, 32))
+    tiny = Layout("linear", (63, 16))
+    assert choose(AUTO, tiny, 20, CPU, torch.float32, noisy=True) == "masked"
+    for nnz in (20, small.numel):
+        assert choose(AUTO, small, nnz, CPU, torch.float32, noisy=True) == "native"
+        assert choose(AUTO, small, nnz, CPU, torch.float32, noisy=False) == "masked"
+    assert choose(AUTO, large, large.numel, CPU, torch.float32, noisy=True) == "masked"
+
+
+@needs_native
+@pytest.mark.parametrize("noisy", [True, False])
+def test_convolutions_of_few_inputs_are_native_also_when_full(noisy):
+    stem = Layout("conv", (2000, 3, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    assert choose(AUTO, stem, stem.numel, CPU, torch.float32, noisy=noisy) == "native"
+    huge = Layout("conv", (2500, 3, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    assert choose(AUTO, huge, huge.numel, CPU, torch.float32, noisy=noisy) == "masked"
+    assert choose(AUTO, huge, huge.numel - 1, CPU, torch.float32, noisy=noisy) == "native"
 
 
 @needs_native
@@ -74,13 +89,13 @@ def test_small_layers_stay_dense():
 def test_what_the_kernels_cannot_do(kind):
     layout = LAYOUTS[kind]
     for dtype in (torch.float16, torch.bfloat16):
-        assert choose(AUTO, layout, 10, CPU, dtype) == "masked"
+        assert choose(AUTO, layout, 10, CPU, dtype, noisy=True) == "masked"
     for device in ("cuda", "meta"):
-        assert choose(AUTO, layout, 10, torch.device(device), torch.float32) == "masked"
+        assert choose(AUTO, layout, 10, torch.device(device), torch.float32, noisy=True) == "masked"
     beyond = Layout("linear", (2**16, 2**15))  # 2^31 positions
-    assert choose(AUTO, beyond, 10, CPU, torch.float32) == "masked"
+    assert choose(AUTO, beyond, 10, CPU, torch.float32, noisy=True) == "masked"
     within = Layout("linear", (2**16 - 1, 2**15))
-    assert choose(AUTO, within, 10, CPU, torch.float32) == "native"
+    assert choose(AUTO, within, 10, CPU, torch.float32, noisy=True) == "native"
 
 
 def network() -> nn.Module:
@@ -96,10 +111,12 @@ def engines(model: nn.Module) -> dict[str, str]:
 @needs_native
 @pytest.mark.parametrize("convert", [gs.to_bayesian, gs.to_sparse])
 def test_conversion_chooses_layer_by_layer(convert):
-    bnn = convert(network(), 0.9, sparsity_distribution="uniform")
-    assert engines(bnn) == {"0": "masked", "2": "native", "4": "masked"}
-    dense = convert(network(), 0.2, sparsity_distribution="uniform")
-    assert set(engines(dense).values()) == {"masked"}
+    net = nn.Sequential(nn.Linear(4, 256), nn.ReLU(), nn.Linear(256, 256), nn.Linear(256, 4))
+    bnn = convert(net, 0.9, sparsity_distribution="uniform")
+    small = "native" if convert is gs.to_bayesian else "masked"
+    assert engines(bnn) == {"0": small, "2": "native", "3": small}
+    dense = convert(net, 0.2, sparsity_distribution="uniform")
+    assert engines(dense) == {"0": small, "2": "masked", "3": small}
     for name in ("masked", "native"):
         assert set(engines(convert(network(), 0.9, backend=name)).values()) == {name}
 
@@ -155,7 +172,7 @@ def test_a_missing_library_is_told_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gs.to_bayesian(network(), 0.9)
-        assert choose("masked", LAYOUTS["linear"], 10, CPU, torch.float32) == "masked"
+        assert choose("masked", LAYOUTS["linear"], 10, CPU, torch.float32, noisy=True) == "masked"
     bnn(torch.randn(2, 4)).sum().backward()
 
 

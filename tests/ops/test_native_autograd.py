@@ -15,8 +15,9 @@ from cases.native import (
     problem,
     step,
 )
-from gossamer.ops import BACKENDS, native_ops
+from gossamer.ops import native_ops
 from gossamer.ops.geometry import encode
+from gossamer.ops.pattern import derive
 
 pytestmark = needs_native
 
@@ -24,7 +25,7 @@ pytestmark = needs_native
 def operator_arguments(name: str, dtype=torch.float64) -> dict[str, tuple]:
     p = problem(*LAYOUTS[name], dtype)
     x, mean, variance, bias = (t.requires_grad_() for t in (p.x, p.mean, p.variance, p.bias))
-    derived, spec = list(BACKENDS["native"].prepare(p.support.indices, p.layout)), encode(p.layout)
+    derived, spec = list(derive(p.support.indices, p.layout)), encode(p.layout)
     tail = (p.support.indices, derived, [], spec)
     y = p.solve("masked", "product")[0].detach()
     up, slope = torch.randn(2, *y.shape, dtype=dtype)

@@ -15,7 +15,7 @@ from torch import nn
 import gossamer as gs
 from gossamer.errors import InvalidValue
 from gossamer.predict import RealPrediction
-from gossamer.predict.predict import ROW_BLOCK
+from gossamer.predict.passes import ROW_BLOCK
 
 
 def real(samples: torch.Tensor, noise: torch.Tensor, *, counts: bool = False) -> RealPrediction:

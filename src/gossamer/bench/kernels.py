@@ -111,15 +111,19 @@ def measure(settings: Settings, threads: int, tell: Tell) -> Measured:
 def _bayesian(case: Case) -> dict[Entry, Run]:
     """The layers with a posterior. Dense ones run once, whatever the sparsity of the others."""
     dense, x = case.layer(), case.input()
-    runs = {DENSE_VI: _pass(to_dense_vi(dense), x)}
+    runs = {DENSE_VI: forward_backward(to_dense_vi(dense), x)}
     runs |= {Entry(name): run for name, run in _dense(dense, x).items()}
     rival = bayesian_network(dense)
     if rival is not None:
-        runs[Entry(BAYESIAN_TORCH)] = _pass(rival[0], x)
+        runs[Entry(BAYESIAN_TORCH)] = forward_backward(rival[0], x)
     for sparsity in SPARSITIES:
-        runs[Entry(MASKED, sparsity)] = _pass(to_bayesian(dense, sparsity, backend=MASKED), x)
+        runs[Entry(MASKED, sparsity)] = forward_backward(
+            to_bayesian(dense, sparsity, backend=MASKED), x
+        )
     for sparsity in GROWTH_SPARSITIES:
-        runs[Entry(NATIVE, sparsity)] = _pass(to_bayesian(dense, sparsity, backend=NATIVE), x)
+        runs[Entry(NATIVE, sparsity)] = forward_backward(
+            to_bayesian(dense, sparsity, backend=NATIVE), x
+        )
     return runs
 
 
@@ -129,20 +133,20 @@ def _deterministic(case: Case) -> dict[Entry, Run]:
     sparse = to_sparse(dense, MIDDLE, backend=NATIVE)
     runs = {Entry(name): run for name, run in _dense(dense, x).items()}
     for name, rival in deterministic_rivals(to_deterministic(sparse), MIDDLE).items():
-        runs[Entry(name, MIDDLE)] = _pass(rival, x)
-    runs[Entry(NATIVE, MIDDLE)] = _pass(sparse, x)
+        runs[Entry(name, MIDDLE)] = forward_backward(rival, x)
+    runs[Entry(NATIVE, MIDDLE)] = forward_backward(sparse, x)
     return runs
 
 
 def _dense(layer: nn.Module, x: Tensor) -> dict[str, Run]:
-    runs = {DENSE: _pass(layer, x)}
+    runs = {DENSE: forward_backward(layer, x)}
     if x.dim() == 4:
         last = x.to(memory_format=torch.channels_last)
-        runs[DENSE_LAST] = _pass(channels_last(layer), last)
+        runs[DENSE_LAST] = forward_backward(channels_last(layer), last)
     return runs
 
 
-def _pass(layer: nn.Module, x: Tensor) -> Run:
+def forward_backward(layer: nn.Module, x: Tensor) -> Run:
     """Forward and backward with a given gradient of the output, in the layout of the input."""
     x = x.detach().clone().requires_grad_()
     held = [x, *layer.parameters()]

@@ -14,7 +14,7 @@ from gossamer.bench.result import Entry, Finding, Measured, Row, fastest, timed_
 from gossamer.bench.settings import Settings, Tell
 from gossamer.bench.timing import Effort, Run, Timing, geometric_mean, interleave
 from gossamer.nn import to_bayesian
-from gossamer.predict import predict
+from gossamer.predict import predict, predict_moments
 
 USUAL = Effort(rounds=3, seconds=2.0)
 SPARSITY = 0.95
@@ -25,6 +25,7 @@ CHUNK = 256
 
 OURS = Entry("gossamer", SPARSITY)
 LOCAL = Entry("gossamer, local noise", SPARSITY)
+MOMENTS = Entry("gossamer, moments", SPARSITY)
 MASKED = Entry("masked", SPARSITY)
 DRAWN = "dense VI, a pass per sample"
 REPEATED_VI = "dense VI, rows repeated"
@@ -83,6 +84,7 @@ def _runs(network: Network, distribution: str, batch: int, samples: int) -> dict
         runs[Entry(REPEATED + LAST)] = _repeated(last, x_last, samples)
     runs[MASKED] = lambda: predict(masked, x, samples)
     runs[LOCAL] = lambda: predict(ours, x, samples, noise="local")
+    runs[MOMENTS] = lambda: predict_moments(ours, x)
     runs[OURS] = lambda: predict(ours, x, samples)
     return runs
 

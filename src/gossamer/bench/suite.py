@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gossamer.bench import kernels, memory, predict, step
+from gossamer.bench import choice, kernels, memory, predict, step
 from gossamer.bench.machine import describe
 from gossamer.bench.result import BenchResult, Measured
 from gossamer.bench.settings import Settings, Tell
@@ -21,6 +21,7 @@ SUITES: dict[str, tuple[Measure, str]] = {
     "step": (step.measure, "time a whole training step"),
     "memory": (memory.measure, "count the bytes of training"),
     "predict": (predict.measure, "time posterior prediction"),
+    "choice": (choice.measure, "time both engines where the automatic choice is close"),
 }
 """What each suite runs at one number of threads, and what it is."""
 

@@ -1,4 +1,4 @@
-"""``gossamer bench kernels|step|memory|predict``: what the native engine is worth, measured."""
+"""``gossamer bench kernels|step|...``: what the native engine is worth, measured."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import gossamer
+from gossamer.cli.allocator import keep_freed_memory
 from gossamer.cli.parser import Parser, add_command
 from gossamer.errors import GossamerError
 
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.
     """
     try:
+        if argv is None:  # the process is this command's own
+            keep_freed_memory()
         words = sys.argv[1:] if argv is None else list(argv)
         args = _parser(words).parse_args(words)
         code: int = args.run(args)

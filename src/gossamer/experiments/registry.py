@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossamer.errors import UnknownName
-from gossamer.experiments.gossamer import defaults, demo, high_sparsity
+from gossamer.experiments.gossamer import defaults, demo, high_sparsity, moments
 from gossamer.experiments.li2024ssvi import fashion, iou
 from gossamer.experiments.study import Study
 from gossamer.experiments.table import Table
@@ -11,7 +11,7 @@ from gossamer.experiments.table import Table
 TABLES: dict[str, Table] = {
     table.key: table for table in (demo.TABLE, defaults.TABLE, high_sparsity.TABLE, fashion.TABLE)
 }
-STUDIES: dict[str, Study] = {study.key: study for study in (iou.STUDY,)}
+STUDIES: dict[str, Study] = {study.key: study for study in (iou.STUDY, moments.STUDY)}
 
 
 def find_experiment(key: str) -> Table | Study:

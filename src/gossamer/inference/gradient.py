@@ -105,6 +105,8 @@ class GradientMethod:
         max_samples: 1 for a deterministic network, ``None`` for a posterior.
     """
 
+    samples_by_noise = True
+
     def __init__(
         self,
         name: str,

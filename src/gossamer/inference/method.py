@@ -63,6 +63,14 @@ class Method(Protocol):
         """Number of different networks that ``sample`` can give; ``None`` if unlimited."""
         ...
 
+    @property
+    def samples_by_noise(self) -> bool:
+        """Whether ``sample`` is ``gossamer.sampling`` of ``model``: the layers' noise is all.
+
+        Then samples may share forward passes, and ``predict_moments`` needs none.
+        """
+        ...
+
     def step(self, batch: tuple[Tensor, Tensor]) -> StepInfo:
         """Learn from inputs ``[B, ...]`` and targets ``[B, ...]``."""
         ...

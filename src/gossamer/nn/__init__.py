@@ -1,6 +1,7 @@
 """Sparse layers, conversion from and to plain torch models, and what they cost."""
 
-from gossamer.nn.base import BayesianLayer, DeterministicLayer, Noise, SparseLayer
+from gossamer.nn.base import BayesianLayer, DeterministicLayer, NeedsOwnPass, Noise, SparseLayer
+from gossamer.nn.batchnorm import NativeBatchNorm
 from gossamer.nn.conv import (
     BayesianConv1d,
     BayesianConv2d,
@@ -18,7 +19,7 @@ from gossamer.nn.conv import (
 from gossamer.nn.convert import to_bayesian, to_deterministic, to_sparse
 from gossamer.nn.cost import Summary, summary
 from gossamer.nn.linear import BayesianLinear, SparseLinear
-from gossamer.nn.sampling import sampling
+from gossamer.nn.sampling import sampling, sampling_together
 from gossamer.nn.walk import (
     WeightGroup,
     kl_divergence,
@@ -38,6 +39,8 @@ __all__ = [
     "BayesianLayer",
     "BayesianLinear",
     "DeterministicLayer",
+    "NativeBatchNorm",
+    "NeedsOwnPass",
     "Noise",
     "SparseConv1d",
     "SparseConv2d",
@@ -53,6 +56,7 @@ __all__ = [
     "require_groups",
     "restore_engines",
     "sampling",
+    "sampling_together",
     "sparse_layers",
     "summary",
     "to_bayesian",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gossamer.core.gaussian import kl_to_prior, raw_from_std, std_from_raw
 from gossamer.core.support import Support, check_indices
-from gossamer.errors import InvalidValue
+from gossamer.errors import GossamerError, InvalidValue
 from gossamer.ops import (
     DERIVED,
     Backend,
@@ -21,8 +21,8 @@ from gossamer.ops import (
     Layout,
     Pattern,
     backend,
+    draw,
     draw_seed,
-    normal_like,
     posterior,
 )
 
@@ -33,6 +33,10 @@ _SEED_STRIDE = 0x4F1BBCDCBFA53E0B
 _SEED_RANGE = 2**62
 
 
+class NeedsOwnPass(GossamerError):
+    """Several samples share a pass in which a layer cannot tell them apart."""
+
+
 @dataclass(eq=False)
 class SamplingState:
     """How a layer samples inside ``gossamer.sampling``.
@@ -41,20 +45,39 @@ class SamplingState:
         noise: ``weight``: one θ for all rows; ``local``: independent per row and pixel; ``None``:
             the means.
         seed: 0-d int64, folded from the context's seed and the layer's place in the model; a
-            tensor, so that compiled graphs do not depend on its value.
+            tensor, so that compiled graphs do not depend on its value. ``[S]`` where S samples
+            share the pass: each has its own θ, and the first seed stands for the local noise.
         calls: Forward passes so far; local noise must differ between two calls of one layer.
+        rows: Where samples share the pass, all their rows: those of sample 0, then of sample 1.
     """
 
     noise: Noise | None
     seed: Tensor
     calls: int = 0
+    rows: int | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several samples share the pass."""
+        return self.rows is not None
 
     def next_seed(self, noise: Noise) -> Tensor:
         """The seed of this call: the same for every draw of θ, another for each local one."""
         if noise == "weight":
             return self.seed
         self.calls += 1
-        return self.seed + self.calls * _SEED_STRIDE % _SEED_RANGE
+        first = self.seed[0] if self.is_shared else self.seed
+        return first + self.calls * _SEED_STRIDE % _SEED_RANGE
+
+    def check_rows(self, x: Tensor, layout: Layout) -> None:
+        """Raise unless the leading axis of ``x`` is that of the samples' rows, beyond doubt.
+
+        A model may reorder its axes; more than one axis of rows could be in any order.
+        """
+        expected = 2 if layout.kind == "linear" else layout.dims + 2
+        if x.dim() != expected or x.shape[0] != self.rows:
+            rule = f"needs {self.rows} rows, sample by sample, on the first of {expected} axes"
+            raise NeedsOwnPass("input of a layer", tuple(x.shape), rule, "run the samples in turn")
 
     def __deepcopy__(self, memo: object) -> None:
         """A copy of a sampling layer does not sample."""
@@ -293,13 +316,22 @@ class BayesianLayer(SparseLayer):
         """One draw θ ``[nnz]`` while sampling, else the mean."""
         if self.noise() is None:
             return self.weight_mean
-        noise = normal_like(self._seed("weight"), self.weight_mean)
-        drawn = _at_least_float32(self.weight_mean) + self.weight_std * noise
-        return drawn.to(self.weight_mean.dtype)
+        if self.sampling_state is not None and self.sampling_state.is_shared:
+            raise NeedsOwnPass(
+                "weight", None, "is another in each sample of the pass", "run the samples in turn"
+            )
+        return draw(self.weight_mean, self.weight_std, self._seed("weight"))
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the noise that the mode asks for."""
-        if self.noise() != "local":
+        noise, state = self.noise(), self.sampling_state
+        if noise == "weight" and state is not None and state.is_shared:
+            state.check_rows(x, layout)
+            mean, std = self.weight_mean, self.weight_std
+            return self.backend.samples(
+                x, mean, std, self.pattern, layout, self.bias, state.next_seed("weight")
+            )
+        if noise != "local":
             return super().compute(x, layout)
         return self.backend.local(
             x,

@@ -15,9 +15,11 @@ from gossamer.core.allocation import LayerSize, allocate
 from gossamer.core.support import Support
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.nn.base import SparseLayer
+from gossamer.nn.batchnorm import use_native_batchnorm, use_torch_batchnorm
 from gossamer.nn.candidates import Candidate, Pattern, find_candidates, twin_of
 from gossamer.nn.conv import dense_conv
 from gossamer.nn.linear import BayesianLinear, SparseLinear, dense_linear
+from gossamer.nn.measure import forget_measurement, measure_at_first_use
 from gossamer.nn.prior import (
     POSTERIOR_SHARE,
     PosteriorStd,
@@ -26,7 +28,7 @@ from gossamer.nn.prior import (
     resolve_prior_std,
 )
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers
-from gossamer.ops import AUTO, Layout, choose
+from gossamer.ops import AUTO, MEASURE, Layout, choose
 
 SupportRule = Literal["random", "magnitude"]
 Builder = Callable[[nn.Module, Support, Tensor, dict[str, Any]], SparseLayer]
@@ -78,7 +80,8 @@ def to_bayesian(
         include: Only modules whose dotted name matches a pattern, or of a listed class; default
             all.
         exclude: Never these.
-        backend: ``auto`` chooses per layer (see docs/native.md), or ``native``, ``masked``.
+        backend: ``auto`` chooses per layer by a fixed rule (docs/native.md), ``measure`` by timing
+            both engines on the first training input; or ``native``, ``masked``.
         generator: Source of the random support; torch's default generator if ``None``.
         inplace: Convert ``model`` itself (a bare layer is returned anew all the same).
 
@@ -103,7 +106,15 @@ def to_bayesian(
         model,
         build,
         _Choice(
-            sparsity, sparsity_distribution, support, rescale, include, exclude, backend, generator
+            sparsity,
+            sparsity_distribution,
+            support,
+            rescale,
+            include,
+            exclude,
+            backend,
+            True,
+            generator,
         ),
         inplace=inplace,
     )
@@ -135,7 +146,15 @@ def to_sparse(
         model,
         build,
         _Choice(
-            sparsity, sparsity_distribution, support, rescale, include, exclude, backend, generator
+            sparsity,
+            sparsity_distribution,
+            support,
+            rescale,
+            include,
+            exclude,
+            backend,
+            False,
+            generator,
         ),
         inplace=inplace,
     )
@@ -153,6 +172,7 @@ def to_deterministic(model: nn.Module, *, inplace: bool = False) -> nn.Module:
             made[id(layer)] = _dense_twin(layer, weights)
         model = _put(model, name, made[id(layer)])
     _forget_shared_draws(model)
+    use_torch_batchnorm(model)
     return model
 
 
@@ -172,6 +192,7 @@ class _Choice:
     include: Iterable[Pattern] | None
     exclude: Iterable[Pattern]
     engine: str
+    noisy: bool
     generator: torch.Generator | None
 
     def select(self, weight: Tensor, nnz: int) -> tuple[Support, Tensor]:
@@ -209,6 +230,8 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     counts = allocate(sizes, choice.sparsity, choice.distribution)
     for candidate, nnz in zip(candidates, counts, strict=True):
         model = _replace(model, candidate, nnz, build, choice)
+    if choice.engine != "masked":
+        use_native_batchnorm(model)
     if any(c.is_shared for c in candidates):
         model.register_forward_pre_hook(begin_shared_draws)
         model.register_forward_hook(end_shared_draws)
@@ -230,7 +253,7 @@ def _replace(
         )
     kept, values = choice.select(weight.detach(), nnz)
     layout = _layout(candidate.modules[0])
-    engine = choose(choice.engine, layout, nnz, weight.device, weight.dtype)
+    engine = choose(choice.engine, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
     options: dict[str, Any] = {"engine": engine, "draws_weights": candidate.is_shared}
     shared: dict[str, nn.Parameter | None] = {}
     for module in candidate.modules:
@@ -242,6 +265,8 @@ def _replace(
                 parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)
         _move_hooks(module, layer)
+        if choice.engine == MEASURE:
+            measure_at_first_use(layer)
         for name, other in list(model.named_modules(remove_duplicate=False)):
             if other is module:
                 model = _put(model, name, layer)
@@ -274,6 +299,7 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
         weights[id(leading)] = nn.Parameter(mean.clone(), requires_grad=leading.requires_grad)
     dense.register_parameter("weight", weights[id(leading)])
     dense.register_parameter("bias", layer.bias)
+    forget_measurement(layer)
     _move_hooks(layer, dense)
     return dense.train(layer.training)
 

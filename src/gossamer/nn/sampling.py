@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -35,28 +35,54 @@ def sampling(
     """
     if noise not in ("weight", "local"):
         raise UnknownName("noise", str(noise), ("weight", "local"))
-    with _override(model, int(draw_seed()) if seed is None else seed, noise):
+    with _override(model, [int(draw_seed()) if seed is None else seed], noise):
+        yield model
+
+
+@contextmanager
+def sampling_together(
+    model: nn.Module, *, seeds: Sequence[int], rows: int, noise: Noise
+) -> Iterator[nn.Module]:
+    """Within the context a forward pass of ``model`` takes the rows of several samples at once.
+
+    Its input is ``[S · B, ...]``: the B rows of sample 0, then those of sample 1. Under
+    ``noise="weight"`` sample s sees the θ of ``sampling(model, seed=seeds[s])``; local noise is
+    independent per row, so that samples differ by it anyway.
+
+    Args:
+        model: In evaluation mode; its rows must not depend on each other.
+        seeds: One per sample.
+        rows: S · B.
+        noise: As in ``sampling``.
+
+    Raises:
+        NeedsOwnPass: In the forward pass, where a layer cannot tell the samples apart: its weight
+            is read by its parent, or its input has no plain axis of rows.
+    """
+    with _override(model, seeds, noise, rows):
         yield model
 
 
 @contextmanager
 def at_mean(model: nn.Module) -> Iterator[nn.Module]:
     """Within the context the Bayesian layers of ``model`` use their means, whatever its mode."""
-    with _override(model, 0, None):
+    with _override(model, [0], None):
         yield model
 
 
 @contextmanager
-def _override(model: nn.Module, seed: int, noise: Noise | None) -> Iterator[None]:
+def _override(
+    model: nn.Module, seeds: Sequence[int], noise: Noise | None, rows: int | None = None
+) -> Iterator[None]:
     before: list[tuple[BayesianLayer, SamplingState | None]] = []
     try:
         for place, group in enumerate(weight_groups(model)):
             for layer in group.layers:
                 if isinstance(layer, BayesianLayer):
                     before.append((layer, layer.sampling_state))
-                    layer.sampling_state = SamplingState(
-                        noise, torch.tensor(fold_seed(seed, place), dtype=torch.int64)
-                    )
+                    folded = torch.tensor([fold_seed(s, place) for s in seeds], dtype=torch.int64)
+                    seed = folded[0] if rows is None else folded
+                    layer.sampling_state = SamplingState(noise, seed, rows=rows)
         yield
     finally:
         for layer, state in before:

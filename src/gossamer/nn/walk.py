@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gossamer.errors import InvalidValue
 from gossamer.nn.base import BayesianLayer, SparseLayer
+from gossamer.nn.measure import forget_measurement
 from gossamer.ops import draw_seed
 from gossamer.ops import library as native_library
 
@@ -43,6 +44,7 @@ def restore_engines(model: nn.Module, engines: Mapping[str, str]) -> None:
 
     Where the native engine is missing the layers run on the masked one, and a warning says so.
     """
+    forget_measurement(model)
     for name, layer in sparse_layers(model).items():
         wanted = engines.get(name, layer.engine)
         if wanted == "native" and not native_library.is_available():

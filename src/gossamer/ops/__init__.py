@@ -5,22 +5,25 @@ The backend protocol, the masked reference, noise and the catching of addition s
 
 from gossamer.ops import posterior
 from gossamer.ops.backend import BACKENDS, Backend, backend
-from gossamer.ops.choice import AUTO, choose
+from gossamer.ops.choice import AUTO, MEASURE, choose
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout, resolve_padding
 from gossamer.ops.normal import draw_seed, fold_seed, normal, normal_like
 from gossamer.ops.pattern import DERIVED, Pattern
+from gossamer.ops.sample_ops import draw
 
 __all__ = [
     "AUTO",
     "BACKENDS",
     "DERIVED",
+    "MEASURE",
     "Backend",
     "Growth",
     "Layout",
     "Pattern",
     "backend",
     "choose",
+    "draw",
     "draw_seed",
     "fold_seed",
     "normal",

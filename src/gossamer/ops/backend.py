@@ -86,6 +86,23 @@ class Backend(Protocol):
         """Mean and variance of the output for a fixed input."""
         ...
 
+    def samples(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        pattern: Pattern,
+        layout: Layout,
+        bias: Tensor | None,
+        seeds: Tensor,
+    ) -> Tensor:
+        """``product`` for S draws of the weight, each with rows of its own.
+
+        Draw s is θ = mean + std ⊙ ``normal_like(seeds[s], mean)``; ``x`` is ``[S · B, ...]`` with
+        the rows of draw 0 first, and so is the output.
+        """
+        ...
+
 
 BACKENDS: dict[str, Backend] = {"masked": MaskedBackend(), "native": NativeBackend()}
 

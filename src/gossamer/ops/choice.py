@@ -1,7 +1,7 @@
 """Which engine a layer gets when nobody chose one.
 
 The rule is static: it looks at the layer, never at a clock, so that a run takes the same engines
-wherever it goes on. Its constants are estimates: see docs/native.md.
+wherever it goes on. Its constants were fitted with ``gossamer bench choice``: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -14,27 +14,61 @@ import torch
 from gossamer.ops.backend import BACKENDS, backend
 from gossamer.ops.layout import Layout
 from gossamer.ops.library import is_available, reason
+from gossamer.ops.native import FULL_LIMIT
 
 AUTO = "auto"
+MEASURE = "measure"
+"""As ``auto`` until the layer has timed both engines on its first training input."""
 
-MAX_DENSITY = {"linear": 0.3, "conv": 0.4, "conv_transpose": 0.2}
-"""Above this share of kept weights dense products are faster."""
+MAX_DENSITY = {
+    True: {"linear": 0.5, "conv": 0.5, "conv_transpose": 0.2},
+    False: {"linear": 0.3, "conv": 0.5, "conv_transpose": 0.2},
+}
+"""Above this share of kept weights dense products are faster; True for layers with noise."""
 
-MIN_WEIGHTS = 2048
-"""Below this number of dense weights a layer costs what its call costs, whatever the engine."""
+FEW_INPUTS = 64
+"""Weights per output up to which dense convolutions are slow, whatever is kept."""
+
+SMALL_NOISY = 2**15
+"""Weights up to which a layer with noise costs more for its noise than for its products."""
+
+TINY = {True: 2**10, False: 2**13}
+"""Weights below which a linear layer costs what its call costs, whatever the engine."""
 
 
-def choose(name: str, layout: Layout, nnz: int, device: torch.device, dtype: torch.dtype) -> str:
-    """The engine for a layer: ``name``, or where that is ``auto`` the one that suits it."""
-    if name != AUTO:
+def choose(
+    name: str, layout: Layout, nnz: int, device: torch.device, dtype: torch.dtype, *, noisy: bool
+) -> str:
+    """The engine for a layer: ``name``, or where that is none the one that suits the layer.
+
+    Args:
+        name: A backend, ``auto`` or ``measure``.
+        layout: Of the weight.
+        nnz: Kept weights.
+        device: Of the weight.
+        dtype: Of the weight.
+        noisy: Whether the layer trains with local noise.
+    """
+    if name not in (AUTO, MEASURE):
         backend(name)
         return name
     if not is_available():
         _tell_once()
         return "masked"
-    sparse_enough = nnz <= MAX_DENSITY[layout.kind] * layout.numel
-    runs = BACKENDS["native"].supports(layout, device, dtype)
-    return "native" if runs and sparse_enough and layout.numel >= MIN_WEIGHTS else "masked"
+    if not BACKENDS["native"].supports(layout, device, dtype):
+        return "masked"
+    return "native" if _is_faster(layout, nnz, noisy=noisy) else "masked"
+
+
+def _is_faster(layout: Layout, nnz: int, *, noisy: bool) -> bool:
+    """Whether the kernels are expected to beat dense products."""
+    if layout.kind == "linear" and layout.numel < TINY[noisy]:
+        return False
+    if noisy and layout.numel <= SMALL_NOISY:
+        return True
+    if layout.kind == "conv" and layout.inputs_per_output <= FEW_INPUTS:
+        return nnz < layout.numel or layout.numel <= FULL_LIMIT
+    return nnz <= MAX_DENSITY[noisy][layout.kind] * layout.numel
 
 
 @lru_cache(maxsize=1)

@@ -128,6 +128,46 @@ class Posterior(Structure):
     )
 
 
+class Samples(Structure):
+    """``GsSamples``."""
+
+    _fields_ = (
+        ("samples", c_int64),
+        ("rows", c_int64),
+        ("x", c_void_p),
+        ("x_sample_stride", c_int64),
+        ("x_row_stride", c_int64),
+        ("x_channel_stride", c_int64),
+        ("mean", c_void_p),
+        ("deviation", c_void_p),
+        ("seeds", c_void_p),
+        ("bias", c_void_p),
+        ("y", c_void_p),
+    )
+
+
+class BatchNorm(Structure):
+    """``GsBatchNorm``."""
+
+    _fields_ = (
+        ("batch", c_int64),
+        ("channels", c_int64),
+        ("size", c_int64),
+        ("eps", c_double),
+        ("x", c_void_p),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("gradient", c_void_p),
+        ("y", c_void_p),
+        ("mean", c_void_p),
+        ("variance", c_void_p),
+        ("inverse", c_void_p),
+        ("dx", c_void_p),
+        ("dweight", c_void_p),
+        ("dbias", c_void_p),
+    )
+
+
 _SIGNATURES: dict[str, tuple[type | None, list[object]]] = {
     "gs_forward": (
         c_int,
@@ -137,10 +177,15 @@ _SIGNATURES: dict[str, tuple[type | None, list[object]]] = {
         c_int,
         [POINTER(Geometry), POINTER(PatternView), c_int, POINTER(Backward), c_int],
     ),
+    "gs_samples": (
+        c_int,
+        [POINTER(Geometry), POINTER(PatternView), c_int, POINTER(Samples), c_int],
+    ),
     "gs_pattern": (c_int, [POINTER(Geometry), c_int, c_int64, c_void_p, POINTER(PatternOut)]),
     "gs_normal": (c_int, [c_int, c_uint64, c_uint64, c_int64, c_void_p, c_int]),
     "gs_normal_at": (c_int, [c_int, c_uint64, c_void_p, c_int64, c_void_p, c_int]),
     "gs_posterior": (c_int, [c_int, POINTER(Posterior), POINTER(c_double), c_int]),
+    "gs_batchnorm": (c_int, [c_int, POINTER(BatchNorm), c_int]),
     "gs_isa": (c_char_p, []),
     "gs_use_isa": (c_int, [c_char_p]),
     "gs_release": (None, []),
@@ -162,6 +207,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         found = ctypes.CDLL(str(path))
     except OSError as error:
         return None, f"{path.name} does not load on {platform.machine()}: {error}"
+    missing = [name for name in _SIGNATURES if not hasattr(found, name)]
+    if missing:
+        return None, f"{path.name} lacks {missing[0]}, it is older than the package: install again"
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(found, name)
         function.restype = result

@@ -19,6 +19,7 @@ from gossamer.ops.growth import Growth, probe
 from gossamer.ops.layout import Layout
 from gossamer.ops.normal import noise_dtype, normal_like
 from gossamer.ops.pattern import Pattern
+from gossamer.ops.sample_ops import one_by_one
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
@@ -91,6 +92,23 @@ class MaskedBackend:
         x = _pad(x, layout)
         centre = _apply(x, _dense(mean, pattern.indices, layout, None), layout, bias)
         return centre, _variance(x, variance, pattern.indices, layout)
+
+    def samples(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        pattern: Pattern,
+        layout: Layout,
+        bias: Tensor | None,
+        seeds: Tensor,
+    ) -> Tensor:
+        """See ``Backend.samples``."""
+
+        def product(rows: Tensor, values: Tensor) -> Tensor:
+            return self.product(rows, values, pattern, layout, bias, None)
+
+        return one_by_one(product, x, mean, std, seeds)
 
 
 class _Noisy(torch.autograd.Function):

@@ -1,7 +1,7 @@
 """The native backend: products that cost what the kept weights cost, on the CPU.
 
 The kernels are in csrc/, their operators in ``native_ops``. What they cannot do (other devices,
-half precision, full supports) goes to the masked backend, call by call.
+half precision, large full supports) goes to the masked backend, call by call.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from gossamer.ops.layout import Layout
 from gossamer.ops.masked import MaskedBackend
 from gossamer.ops.native_ops import local, moments, product
 from gossamer.ops.pattern import Pattern, derive
+from gossamer.ops.sample_ops import one_by_one, runs_together, together
 
 _MASKED = MaskedBackend()
 _INDEX_LIMIT = 2**31
+
+FULL_LIMIT = 2**16
+"""Weights up to which a full support is worth the 12 bytes each that the kernels read it by."""
 
 
 class NativeBackend:
@@ -39,10 +43,15 @@ class NativeBackend:
         )
 
     def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
-        """The two orders of the support; nothing for a full one."""
-        if indices is None or indices.device.type != "cpu" or indices.dtype != torch.int32:
+        """The two orders of the support; nothing for a full one that is not small."""
+        if indices is None:
+            if layout.numel > FULL_LIMIT:
+                return ()
+            positions = torch.arange(layout.numel, dtype=torch.int32)
+            return (*derive(positions, layout), positions)
+        if indices.device.type != "cpu" or indices.dtype != torch.int32:
             return ()
-        return derive(indices.contiguous(), layout)
+        return (*derive(indices.contiguous(), layout), indices.new_empty(0))
 
     def weight(
         self, values: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None
@@ -98,6 +107,26 @@ class NativeBackend:
         centre, spread = moments(call.x, mean, variance, bias, *call.arguments)
         return call.restore(centre), call.restore(spread)
 
+    def samples(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        pattern: Pattern,
+        layout: Layout,
+        bias: Tensor | None,
+        seeds: Tensor,
+    ) -> Tensor:
+        """See ``Backend.samples``."""
+        if _runs(x, mean, pattern, layout, bias) and runs_together(layout.kind):
+            call = _Call(x, pattern, layout, None)
+            return call.restore(together(call.x, mean, std, bias, seeds, *call.arguments))
+
+        def product(rows: Tensor, values: Tensor) -> Tensor:
+            return self.product(rows, values, pattern, layout, bias, None)
+
+        return one_by_one(product, x, mean, std, seeds)
+
 
 def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Tensor | None) -> bool:
     """Whether the kernels take this call.
@@ -150,8 +179,7 @@ class _Call:
             x = x.unsqueeze(0)
         self.x = x
         buffers = [] if growth is None else growth.buffers
-        assert pattern.indices is not None
-        self.arguments = (pattern.indices, list(pattern.derived), buffers, encode(layout))
+        self.arguments = (pattern.positions, pattern.orders, buffers, encode(layout))
 
     def restore(self, y: Tensor) -> Tensor:
         """The output in the shape that the caller expects."""

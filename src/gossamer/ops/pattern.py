@@ -16,8 +16,11 @@ from gossamer.ops.geometry import geometry
 from gossamer.ops.layout import Layout
 from gossamer.ops.library import PatternOut, PatternView, address, check, library
 
-DERIVED = ("row_ptr", "row_cols", "row_perm", "col_ptr", "col_rows", "col_perm")
-"""Names of the derived tensors, in the order in which operators take them."""
+ORDERS = ("row_ptr", "row_cols", "row_perm", "col_ptr", "col_rows", "col_perm")
+"""Names of the tensors of both orders, in the sequence in which operators take them."""
+
+DERIVED = (*ORDERS, "positions")
+"""Names of all derived tensors; ``positions`` stands for the indices of a full support."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +35,19 @@ class Pattern:
     indices: Tensor | None
     derived: tuple[Tensor, ...] = ()
 
+    @property
+    def orders(self) -> list[Tensor]:
+        """The tensors of ``ORDERS``."""
+        return list(self.derived[: len(ORDERS)])
+
+    @property
+    def positions(self) -> Tensor:
+        """The kept positions, also of a full support that was prepared."""
+        return self.derived[-1] if self.indices is None else self.indices
+
 
 def derive(indices: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-    """The tensors of ``DERIVED`` for int32 ``indices`` on the CPU.
+    """The tensors of ``ORDERS`` for int32 ``indices`` on the CPU.
 
     Of the two orders one is that of the indices themselves, so that half of the tensors are empty:
     ``col_rows`` and ``col_perm`` (8 bytes per weight) serve all but transposed convolutions.
@@ -57,12 +70,12 @@ def derive(indices: Tensor, layout: Layout) -> tuple[Tensor, ...]:
     }
     out = PatternOut(**{name: address(tensor) for name, tensor in found.items()})
     check(library().gs_pattern(call, int(transposed), nnz, address(indices), out))
-    return tuple(found[name] for name in DERIVED)
+    return tuple(found[name] for name in ORDERS)
 
 
-def view(indices: Tensor, derived: tuple[Tensor, ...], layout: Layout) -> PatternView:
+def view(indices: Tensor, orders: tuple[Tensor, ...], layout: Layout) -> PatternView:
     """The addresses of a pattern for one call."""
-    row_ptr, row_cols, row_perm, col_ptr, col_rows, col_perm = derived
+    row_ptr, row_cols, row_perm, col_ptr, col_rows, col_perm = orders
     own = row_cols.numel() == 0
     return PatternView(
         nnz=indices.numel(),

@@ -1,0 +1,195 @@
+"""``gossamer/moments``: how far predictions from moments are from sampling, on digits at 95 %.
+
+The reference is the average over 1,000 samples with local noise, which makes the same assumption of
+independence. Fewer samples of other seeds and weight noise stand beside it, on the test images and
+on the same images under noise, where predictions are uncertain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.data import batches
+from gossamer.experiments.study import Findings, Study
+from gossamer.inference import Method
+from gossamer.metrics import accuracy, ece, nll
+from gossamer.nn import Noise
+from gossamer.predict import ClassPrediction, predict, predict_moments
+from gossamer.train import RunConfig
+from gossamer.train.assembly import assemble
+
+REFERENCE_SAMPLES = 1000
+SAMPLES = (10, 100)
+PIXEL_NOISE = 0.3
+"""Standard deviation, in units of the prepared pixels' own."""
+
+CONFIGS = {
+    "mlp": RunConfig(data="digits", model="mlp", epochs=40, method_options={"sparsity": 0.95}),
+    "resnet20": RunConfig(
+        data="digits", model="resnet20", epochs=20, method_options={"sparsity": 0.95}
+    ),
+}
+"""The network of ``gossamer/demo``, and a residual one of 20 layers."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One way to predict against the reference, over all images.
+
+    Attributes:
+        way: How it was predicted.
+        largest: Largest difference of a class probability.
+        mean: Mean over images of the largest difference.
+        same_label: Share of images with the reference's label.
+        information: Sum of the mutual information over that of the reference.
+        ranking: Spearman's correlation of the mutual information with the reference's.
+        accuracy: Share of right labels.
+        nll: Mean negative log-likelihood.
+        ece: Expected calibration error.
+        seconds: Of the prediction of all images.
+    """
+
+    way: str
+    largest: float
+    mean: float
+    same_label: float
+    information: float
+    ranking: float
+    accuracy: float
+    nll: float
+    ece: float
+    seconds: float
+
+
+def compare(
+    way: str, got: ClassPrediction, reference: ClassPrediction, y: Tensor, seconds: float
+) -> Compared:
+    """The figures of one way."""
+    difference = (got.probs - reference.probs).abs().amax(1)
+    information = got.mutual_information.sum() / reference.mutual_information.sum()
+    return Compared(
+        way,
+        float(difference.max()),
+        float(difference.mean()),
+        float((got.label == reference.label).float().mean()),
+        float(information),
+        spearman(got.mutual_information, reference.mutual_information),
+        accuracy(got.probs, y),
+        nll(got.probs, y),
+        ece(got.probs, y),
+        seconds,
+    )
+
+
+def spearman(a: Tensor, b: Tensor) -> float:
+    """Correlation of the ranks of two vectors without ties."""
+    ranks = torch.stack([a.argsort().argsort(), b.argsort().argsort()]).double()
+    return float(torch.corrcoef(ranks)[0, 1])
+
+
+def compare_ways(
+    method: Method,
+    x: Tensor,
+    y: Tensor,
+    *,
+    reference_samples: int = REFERENCE_SAMPLES,
+    notice: Callable[[str], None] | None = None,
+) -> list[Compared]:
+    """Moments, few samples and weight noise against many samples with local noise."""
+
+    def sampled(samples: int, noise: Noise, seed: int) -> ClassPrediction:
+        found = predict(method, x, samples, noise=noise, seed=seed, keep_samples=False)
+        assert isinstance(found, ClassPrediction)
+        return found
+
+    def by_moments() -> ClassPrediction:
+        found = predict_moments(method, x)
+        assert isinstance(found, ClassPrediction)
+        return found
+
+    ways: dict[str, Callable[[], ClassPrediction]] = {
+        f"local noise, {reference_samples} samples": lambda: sampled(reference_samples, "local", 0),
+        "moments": by_moments,
+    }
+    for samples in SAMPLES:
+        ways[f"local noise, {samples} samples"] = lambda n=samples: sampled(n, "local", 1)  # type: ignore[misc]
+    ways["weight noise, 10 samples"] = lambda: sampled(10, "weight", 1)
+    ways[f"weight noise, {reference_samples} samples"] = lambda: sampled(
+        reference_samples, "weight", 1
+    )
+    found: list[Compared] = []
+    reference: ClassPrediction | None = None
+    for way, run in ways.items():
+        began = time.perf_counter()
+        got = run()
+        seconds = time.perf_counter() - began
+        reference = reference or got
+        found.append(compare(way, got, reference, y, seconds))
+        if notice is not None:
+            notice(f"{way}: {seconds:.2f} s")
+    return found
+
+
+def trained(config: RunConfig, notice: Callable[[str], None]) -> tuple[Method, Tensor, Tensor]:
+    """The method of a run after its last epoch, and the test part."""
+    torch.manual_seed(config.seed)
+    assembly = assemble(config)
+    generator = torch.Generator().manual_seed(config.seed)
+    data = assembly.dataset
+    for epoch in range(config.epochs):
+        for batch in batches(data.x_train, data.y_train, config.batch_size, generator):
+            assembly.method.step(batch)
+        notice(f"{config.model}: epoch {epoch + 1}/{config.epochs}")
+    return assembly.method, data.x_test, data.y_test
+
+
+def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None]) -> Findings:
+    """Both networks, on clean and on noisy images."""
+    values: dict[str, Any] = {}
+    lines: list[str] = []
+    for name, config in CONFIGS.items():
+        method, x, y = trained(replace(config, seed=seed), notice)
+        generator = torch.Generator().manual_seed(seed)
+        noisy = x + PIXEL_NOISE * torch.randn(x.shape, generator=generator)
+        for kind, inputs in (("test images", x), ("with pixel noise", noisy)):
+            notice(f"{name}, {kind}")
+            found = compare_ways(method, inputs, y, notice=notice)
+            values[f"{name}, {kind}"] = [asdict(row) for row in found]
+            lines += [f"### {name}, {kind}", "", *_table(found), ""]
+    return Findings(values, "\n".join(lines))
+
+
+def _table(found: list[Compared]) -> list[str]:
+    headings = (
+        "",
+        "largest Δp",
+        "mean Δp",
+        "same label",
+        "information",
+        "ranking",
+        "accuracy",
+        "NLL",
+        "ECE",
+        "seconds",
+    )
+    lines = [" | ".join(headings), " | ".join(["---"] + ["---:"] * (len(headings) - 1))]
+    for row in found:
+        lines.append(
+            f"{row.way} | {row.largest:.4f} | {row.mean:.4f} | {row.same_label:.4f} | "
+            f"{row.information:.3f} | {row.ranking:.3f} | {row.accuracy:.4f} | {row.nll:.4f} | "
+            f"{row.ece:.4f} | {row.seconds:.2f}"
+        )
+    return [f"| {line} |" for line in lines]
+
+
+STUDY = Study(
+    key="gossamer/moments",
+    title="predictions from moments against sampling on digits at 95 %",
+    carry_out=carry_out,
+)

@@ -1,0 +1,64 @@
+"""``backend="measure"``: a layer times both engines on its first training input, and keeps one.
+
+Opt-in, because a clock decides: two runs of one seed may take different engines, whose results
+differ by rounding. A run that goes on takes the engines that it had.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.nn.base import BayesianLayer, SparseLayer
+from gossamer.ops import BACKENDS, Pattern
+
+ROUNDS = 3
+
+
+def measure_at_first_use(layer: SparseLayer) -> None:
+    """Let the first forward pass with gradients choose the layer's engine."""
+    layer.register_forward_pre_hook(_measure)
+
+
+def forget_measurement(model: nn.Module) -> None:
+    """Take the hook off all layers: their engines are known."""
+    for module in model.modules():
+        for key, hook in list(module._forward_pre_hooks.items()):
+            if hook is _measure:
+                del module._forward_pre_hooks[key]
+
+
+def _measure(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    assert isinstance(layer, SparseLayer)
+    if not (layer.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        return
+    forget_measurement(layer)
+    x = inputs[0].detach()
+    runs = [name for name, b in BACKENDS.items() if b.supports(layer.layout, x.device, x.dtype)]
+    seconds = {name: _seconds(layer, name, x) for name in runs}
+    layer.use_engine(min(seconds, key=lambda name: seconds[name]))
+
+
+def _seconds(layer: SparseLayer, engine: str, x: Tensor) -> float:
+    """Median time of a forward and backward pass; the layer itself is left as it is."""
+    backend = BACKENDS[engine]
+    pattern = Pattern(layer.indices, backend.prepare(layer.indices, layer.layout))
+    values = layer.leading().detach().clone().requires_grad_()
+    x = x.clone().requires_grad_(x.is_floating_point())
+    spread: Tensor | None = None
+    if isinstance(layer, BayesianLayer) and not layer.draws_weights:
+        spread = layer.weight_variance.detach().requires_grad_()
+    seed = torch.zeros((), dtype=torch.int64)
+    found = []
+    for _ in range(1 + ROUNDS):
+        began = time.perf_counter()
+        if spread is None:
+            y = backend.product(x, values, pattern, layer.layout, None, None)
+        else:
+            y = backend.local(x, values, spread, pattern, layer.layout, None, seed, None)
+        torch.autograd.backward(y, torch.ones_like(y))
+        found.append(time.perf_counter() - began)
+    return median(found[1:])

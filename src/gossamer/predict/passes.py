@@ -1,0 +1,96 @@
+"""The forward passes that give all samples of a block of rows.
+
+Where samples differ by the layers' noise alone, one pass takes the rows of several samples: weights
+are read once for all of them, and at batch 1 samples fill the lanes that rows would leave empty.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gossamer.nn import NeedsOwnPass, Noise, sampling_together
+from gossamer.ops import fold_seed
+from gossamer.predict.source import Source
+
+ROW_BLOCK = 128
+"""Rows that are predicted at a time.
+
+Fixed, as the numbers below, because local noise is drawn per pass: a prediction must not depend on
+how much memory there is.
+"""
+
+SHARED_ROWS, SHARED_IMAGES = 256, 32
+"""Rows of a pass that samples share, vectors and images: more leave the cache and gain nothing."""
+
+_MIN_DRAWS = 8
+"""Under weight noise every sample of a pass draws its own weights.
+
+That pays while rows alone would leave most lanes empty, and if at least so many samples fit.
+"""
+
+_LANES = 16
+"""Of the widest vectors: samples of a pass under weight noise, if there are as many."""
+
+
+class Passes:
+    """Outputs of all samples, block by block.
+
+    Args:
+        source: Of the samples.
+        num_samples: S.
+        noise: ``weight`` or ``local``.
+        seed: Fixes all noise.
+    """
+
+    def __init__(self, source: Source, num_samples: int, noise: Noise, seed: int) -> None:
+        self.source, self.num_samples, self.noise, self.seed = source, num_samples, noise, seed
+        self.may_share = source.samples_by_noise and not _rows_meet(source.model)
+
+    def outputs(self, rows: Tensor, block: int) -> Tensor:
+        """``[S, B, ...]`` for rows ``[B, ...]``, the block of that number."""
+        at_once = self._samples_per_pass(rows)
+        if at_once > 1:
+            try:
+                firsts = range(0, self.num_samples, at_once)
+                return torch.cat([self._together(rows, block, s, at_once) for s in firsts])
+            except NeedsOwnPass:
+                self.may_share = False  # nor will it in the next block
+        return torch.stack([self._alone(rows, block, s) for s in range(self.num_samples)])
+
+    def _samples_per_pass(self, rows: Tensor) -> int:
+        if not self.may_share:
+            return 1
+        most = (SHARED_ROWS if rows.dim() <= 2 else SHARED_IMAGES) // rows.shape[0]
+        if self.noise == "weight":
+            most = max(_LANES, most) if most >= _MIN_DRAWS else 1
+        return min(self.num_samples, max(1, most))
+
+    def _seed(self, sample: int, block: int) -> int:
+        if self.noise == "weight":
+            return fold_seed(self.seed, sample)
+        return fold_seed(self.seed, sample, block)
+
+    def _alone(self, rows: Tensor, block: int, sample: int) -> Tensor:
+        seed = self._seed(sample, block)
+        with self.source.sample(sample, seed=seed, noise=self.noise) as net:
+            output: Tensor = net(rows)
+        return output
+
+    def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
+        samples = range(first, min(first + at_once, self.num_samples))
+        seeds = [self._seed(s, block) for s in samples]
+        # Of a single row this is a view: nothing is copied before the first layer.
+        repeated = rows.expand(len(seeds), *rows.shape).flatten(0, 1)
+        count = repeated.shape[0]
+        with sampling_together(self.source.model, seeds=seeds, rows=count, noise=self.noise) as net:
+            output: Tensor = net(repeated)
+        if output.dim() == 0 or output.shape[0] != count:
+            raise NeedsOwnPass("output shape", tuple(output.shape), f"must have {count} rows")
+        return output.reshape(len(seeds), -1, *output.shape[1:])
+
+
+def _rows_meet(model: nn.Module) -> bool:
+    """Whether some layer computes statistics over the rows of a pass, also in evaluation."""
+    return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules())

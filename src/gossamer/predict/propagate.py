@@ -1,0 +1,200 @@
+"""One pass of means and variances through a whole network, whatever its forward method does.
+
+``torch.fx`` records the network's operations; they are carried out one by one, plain on what is
+fixed and by the rules of ``moments`` on what is random. What has no rule is refused by name.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from gossamer.errors import InvalidValue
+from gossamer.nn import BayesianLayer
+from gossamer.predict.moments import RULES, Moments, rule_of
+
+_MODULES: dict[Callable[..., Any], type[nn.Module]] = {
+    F.relu: nn.ReLU,
+    torch.relu: nn.ReLU,
+    F.gelu: nn.GELU,
+    F.silu: nn.SiLU,
+    torch.tanh: nn.Tanh,
+    torch.sigmoid: nn.Sigmoid,
+    F.dropout: nn.Identity,  # in evaluation
+    F.avg_pool1d: nn.AvgPool1d,
+    F.avg_pool2d: nn.AvgPool2d,
+    F.avg_pool3d: nn.AvgPool3d,
+    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d,
+    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d,
+    F.max_pool1d: nn.MaxPool1d,
+    F.max_pool2d: nn.MaxPool2d,
+    F.max_pool3d: nn.MaxPool3d,
+}
+"""Functions that are modules in another dress; their other arguments are the modules' own."""
+
+_MOVES = {
+    "contiguous",
+    "flatten",
+    "getitem",
+    "movedim",
+    "pad",
+    "permute",
+    "reshape",
+    "squeeze",
+    "transpose",
+    "unflatten",
+    "unsqueeze",
+    "view",
+}
+"""Functions and methods that only move elements: the same for mean and variance."""
+
+_ASKS = {"dim", "getattr", "size"}
+"""Those that ask for a shape."""
+
+_SUMS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "iadd": operator.add,
+    "sub": operator.sub,
+    "isub": operator.sub,
+}
+_SCALES: dict[str, Callable[[Any, Any], Any]] = {
+    "mul": operator.mul,
+    "imul": operator.mul,
+    "truediv": operator.truediv,
+    "div": operator.truediv,
+}
+
+
+def record(model: nn.Module) -> fx.GraphModule:
+    """The operations of ``model``, its sparse layers and torch's own modules as single ones.
+
+    Raises:
+        InvalidValue: What the network does depends on the values that it sees.
+    """
+    holder = nn.Sequential(model)  # a bare layer then is one operation too
+    try:
+        return fx.GraphModule(holder, _Recorder().trace(holder))
+    except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
+        raise InvalidValue(
+            "model",
+            type(model).__name__,
+            f"cannot be recorded by torch.fx: {error}",
+            "use predict, which runs the model as it is",
+        ) from error
+
+
+def propagate(recorded: fx.GraphModule, x: Tensor) -> Moments | Tensor:
+    """The output's moments for fixed inputs ``[B, ...]``; a plain tensor if nothing is random."""
+    output: Moments | Tensor = _Carrier(recorded).run(x)
+    return output
+
+
+class _Recorder(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whatever has a rule, and torch's own modules."""
+        return rule_of(m) is not None or super().is_leaf_module(m, module_qualified_name)
+
+
+class _Carrier(fx.Interpreter):
+    """Carries operations out on moments."""
+
+    def __init__(self, recorded: fx.GraphModule) -> None:
+        super().__init__(recorded)
+        self.extra_traceback = False
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By the module's rule."""
+        module = self.fetch_attr(target)
+        if not (_is_random(args, kwargs) or isinstance(module, BayesianLayer)):
+            return module(*args, **kwargs)
+        rule = rule_of(module)
+        if rule is None or len(args) != 1 or kwargs:
+            raise _unknown(f"module {target.removeprefix('0.')}", type(module).__name__)
+        return rule(module, args[0])
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By the function's rule."""
+        if not _is_random(args, kwargs):
+            return target(*args, **kwargs)
+        name = getattr(target, "__name__", str(target))
+        if target in _MODULES:
+            return self._as_module(target, *args, **kwargs)
+        if target in (torch.cat, torch.concat):
+            return _joined(*args, **kwargs)
+        return _by_name(name, target, args, kwargs)
+
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By the method's rule."""
+        if not _is_random(args, kwargs):
+            return super().call_method(target, args, kwargs)
+        if target == "relu":
+            return self._as_module(torch.relu, *args)
+
+        def function(first: Tensor, *rest: Any, **options: Any) -> Any:
+            return getattr(first, target)(*rest, **options)
+
+        return _by_name(target, function, args, kwargs)
+
+    def _as_module(self, target: Any, x: Any, *args: Any, **kwargs: Any) -> Moments:
+        kind = _MODULES[target]
+        options = {k: v for k, v in kwargs.items() if k not in ("inplace", "training")}
+        module = kind(*args, **options)
+        moments: Moments = RULES[kind](module, x)
+        return moments
+
+
+def _by_name(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    first = args[0]
+    name = name.strip("_")
+    if name in _MOVES and isinstance(first, Moments) and not kwargs.get("value"):
+        return first.each(lambda part: function(part, *args[1:], **kwargs))
+    if name in _ASKS and isinstance(first, Moments):
+        return function(first.mean, *args[1:], **kwargs)
+    if name in _SUMS and len(args) == 2 and not kwargs:
+        return _sum(_SUMS[name], *args)
+    if name in _SCALES and len(args) == 2 and not kwargs:
+        factor, x = (args[0], args[1]) if isinstance(args[1], Moments) else (args[1], args[0])
+        is_product = _SCALES[name] is operator.mul or isinstance(args[0], Moments)
+        if is_product and not isinstance(factor, Moments):
+            scale = _SCALES[name]
+            return Moments(scale(x.mean, factor), scale(x.variance, factor * factor))
+    raise _unknown("operation", name)
+
+
+def _sum(combine: Callable[[Any, Any], Any], a: Any, b: Any) -> Moments:
+    """Of independent terms; what is fixed has no variance."""
+    means = [part.mean if isinstance(part, Moments) else part for part in (a, b)]
+    mean = combine(*means)
+    spreads = [part.variance for part in (a, b) if isinstance(part, Moments)]
+    return Moments(mean, sum(spreads[1:], spreads[0]).expand_as(mean))
+
+
+def _joined(tensors: Any, dim: int = 0) -> Moments:
+    """A fixed part has variance 0."""
+    parts = [t if isinstance(t, Moments) else Moments(t, torch.zeros_like(t)) for t in tensors]
+    mean, variance = (torch.cat([getattr(p, k) for p in parts], dim) for k in ("mean", "variance"))
+    return Moments(mean, variance)
+
+
+def _is_random(args: Any, kwargs: Any) -> bool:
+    found = False
+
+    def look(value: Any) -> Any:
+        nonlocal found
+        found = found or isinstance(value, Moments)
+        return value
+
+    fx.node.map_aggregate((args, kwargs), look)
+    return found
+
+
+def _unknown(kind: str, name: str) -> InvalidValue:
+    modules = sorted(k.__name__ for k in RULES if k.__module__.startswith("torch"))
+    known = ", ".join(["sparse layers", *modules, *sorted(_MOVES), "add", "sub", "mul", "cat"])
+    return InvalidValue(kind, name, "has no rule for moments", f"use predict; known are {known}")
