@@ -1,4 +1,5 @@
 // The C functions: choose the instruction set once, turn exceptions into status codes.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <new>
@@ -58,17 +59,20 @@ size_t item_size(int dtype) { return dtype == GS_FLOAT64 ? 8 : 4; }
 
 GS_API int gs_forward(const GsGeometry* g, const GsPattern* p, int dtype, const GsForward* f,
                       int threads) {
-  return gs::guarded([&] { gs::isa().forward(*g, *p, dtype, *f, threads); });
+  if (g->batch < 1) return GS_BAD_ARGUMENT;
+  return gs::guarded([&] { gs::isa().forward(*g, *p, dtype, *f, std::max(threads, 1)); });
 }
 
 GS_API int gs_backward(const GsGeometry* g, const GsPattern* p, int dtype, const GsBackward* b,
                        int threads) {
-  return gs::guarded([&] { gs::isa().backward(*g, *p, dtype, *b, threads); });
+  if (g->batch < 1) return GS_BAD_ARGUMENT;
+  return gs::guarded([&] { gs::isa().backward(*g, *p, dtype, *b, std::max(threads, 1)); });
 }
 
 GS_API int gs_samples(const GsGeometry* g, const GsPattern* p, int dtype, const GsSamples* s,
                       int threads) {
-  return gs::guarded([&] { gs::isa().samples(*g, *p, dtype, *s, threads); });
+  if (g->batch < 1) return GS_BAD_ARGUMENT;
+  return gs::guarded([&] { gs::isa().samples(*g, *p, dtype, *s, std::max(threads, 1)); });
 }
 
 GS_API int gs_normal(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out,

@@ -11,6 +11,8 @@
 
 void test_pattern();
 void test_normals();
+void test_posterior();
+void test_batchnorm();
 void test_random(int cases);
 void test_corners();
 void test_large();
@@ -43,6 +45,8 @@ int main(int count, char** arguments) {
     const int before = failures;
     test_pattern();
     test_normals();
+    test_posterior();
+    test_batchnorm();
     test_corners();
     test_large();
     test_random(cases);

@@ -106,6 +106,13 @@ void check_refusals() {
       const GsPatternOut out = a.out();
       CHECK(gs_pattern(&g, transposed, int64_t(indices.size()), indices.data(), &out) == GS_BAD_ARGUMENT);
     }
+  GsGeometry empty = g;
+  empty.batch = 0;
+  const GsPattern none{};
+  const GsForward forward{};
+  const GsBackward backward{};
+  CHECK(gs_forward(&empty, &none, GS_FLOAT32, &forward, 1) == GS_BAD_ARGUMENT);
+  CHECK(gs_backward(&empty, &none, GS_FLOAT32, &backward, 1) == GS_BAD_ARGUMENT);
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ MEASURE = "measure"
 """As ``auto`` until the layer has timed both engines on its first training input."""
 
 MAX_DENSITY = {
-    True: {"linear": 0.5, "conv": 0.5, "conv_transpose": 0.2},
-    False: {"linear": 0.3, "conv": 0.5, "conv_transpose": 0.2},
+    True: {"linear": 0.5, "conv": 0.5, "conv_transpose": 0.5},
+    False: {"linear": 0.4, "conv": 0.5, "conv_transpose": 0.5},
 }
 """Above this share of kept weights dense products are faster; True for layers with noise."""
 
@@ -32,7 +32,7 @@ FEW_INPUTS = 64
 SMALL_NOISY = 2**15
 """Weights up to which a layer with noise costs more for its noise than for its products."""
 
-TINY = {True: 2**10, False: 2**13}
+TINY = {True: 2**10, False: 2**14}
 """Weights below which a linear layer costs what its call costs, whatever the engine."""
 
 

@@ -1,0 +1,138 @@
+// What surrounds the products: posteriors of the weights and batch normalisation, against plain loops.
+#include <cmath>
+#include <initializer_list>
+#include <random>
+#include <vector>
+
+#include "../gossamer.h"
+
+void fail(const char* file, int line, const char* what, const char* where);
+#define CHECK(condition) ((condition) ? (void)0 : fail(__FILE__, __LINE__, #condition, where))
+
+namespace {
+
+template <class T>
+std::vector<T> random(size_t count, double centre, double spread, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> draw(centre, spread);
+  std::vector<T> values(count);
+  for (T& value : values) value = static_cast<T>(draw(generator));
+  return values;
+}
+
+template <class T>
+bool near(T found, double wanted, double scale) {
+  return std::abs(double(found) - wanted) <= (sizeof(T) == 8 ? 1e-12 : 2e-6) * scale;
+}
+
+template <class T>
+void posterior(int dtype, int64_t count, int threads, const char* where) {
+  const size_t n = static_cast<size_t>(count);
+  const auto mean = random<T>(n, 0.0, 1.0, 1), raw = random<T>(n, -3.0, 4.0, 2);
+  const auto up = random<T>(n, 0.0, 1.0, 3);
+  std::vector<T> variance(n, T(NAN)), draw(variance), dmean(variance);
+  const double prior = 0.3, scale = 1.7;
+  double sum = NAN;
+  GsPosterior call{};
+  call.count = count;
+  call.mean = mean.data();
+  call.raw = raw.data();
+  call.dvariance = up.data();
+  call.variance = variance.data();
+  call.dmean = dmean.data();
+  call.draw = draw.data();
+  call.prior = prior;
+  call.scale = scale;
+  const auto run = [&](int64_t task) {
+    call.task = task;
+    return gs_posterior(dtype, &call, &sum, threads) == GS_OK;
+  };
+  CHECK(run(GS_VARIANCE));
+  CHECK(run(GS_VARIANCE_BACKWARD));
+  const std::vector<T> from_variance = draw;
+  CHECK(run(GS_KL_BACKWARD));
+  CHECK(run(GS_KL));
+  double total = 0.0;
+  for (size_t i = 0; i < n; ++i) {
+    const double r = raw[i], std = r > 30 ? r : std::log1p(std::exp(r)), slope = 1 / (1 + std::exp(-r));
+    const double t = std / prior, m = mean[i];
+    total += 0.5 * (t * t - 1 + m * m / (prior * prior)) - std::log(t);
+    CHECK(near(variance[i], std * std, std * std));
+    CHECK(near(from_variance[i], up[i] * 2 * std * slope, std::abs(up[i]) * 2 * std * slope));
+    CHECK(near(dmean[i], scale * m / (prior * prior), std::abs(scale * m) / (prior * prior)));
+    const double size = scale * slope * (std / (prior * prior) + 1 / std);
+    CHECK(near(draw[i], scale * slope * (std / (prior * prior) - 1 / std), size));
+  }
+  CHECK(near(static_cast<T>(sum), total, std::abs(total) + 1e-300));
+}
+
+template <class T>
+void batchnorm(int dtype, int64_t batch, int64_t channels, int64_t size, int threads,
+               const char* where) {
+  const size_t n = static_cast<size_t>(batch * channels * size), c = static_cast<size_t>(channels);
+  const auto x = random<T>(n, 5.0, 2.0, 4), g = random<T>(n, 0.1, 1.0, 5);
+  const auto weight = random<T>(c, 1.0, 0.5, 6), bias = random<T>(c, 0.0, 1.0, 7);
+  std::vector<T> y(n, T(NAN)), dx(y), mean(c, T(NAN)), variance(mean), inverse(mean), dweight(mean),
+      dbias(mean);
+  GsBatchNorm call{};
+  call.batch = batch;
+  call.channels = channels;
+  call.size = size;
+  call.eps = 1e-5;
+  call.x = x.data();
+  call.weight = weight.data();
+  call.bias = bias.data();
+  call.y = y.data();
+  call.mean = mean.data();
+  call.variance = variance.data();
+  call.inverse = inverse.data();
+  CHECK(gs_batchnorm(dtype, &call, threads) == GS_OK);
+  call.gradient = g.data();
+  call.dx = dx.data();
+  call.dweight = dweight.data();
+  call.dbias = dbias.data();
+  CHECK(gs_batchnorm(dtype, &call, threads) == GS_OK);
+  const double count = static_cast<double>(batch * size);
+  for (int64_t channel = 0; channel < channels; ++channel) {
+    const auto each = [&](auto fn) {
+      for (int64_t b = 0; b < batch; ++b)
+        for (int64_t i = 0; i < size; ++i)
+          fn(static_cast<size_t>((b * channels + channel) * size + i));
+    };
+    const size_t k = static_cast<size_t>(channel);
+    double centre = 0, spread = 0, sum = 0, product = 0;
+    each([&](size_t i) { centre += x[i] / count; });
+    each([&](size_t i) { spread += (x[i] - centre) * (x[i] - centre) / count; });
+    const double root = 1 / std::sqrt(spread + call.eps);
+    each([&](size_t i) {
+      sum += g[i];
+      product += g[i] * (x[i] - centre) * root;
+    });
+    CHECK(near(mean[k], centre, 10));
+    CHECK(near(variance[k], spread, 10));
+    CHECK(near(dbias[k], sum, 10 * count));
+    CHECK(near(dweight[k], product, 10 * count));
+    each([&](size_t i) {
+      const double z = (x[i] - centre) * root;
+      CHECK(near(y[i], weight[k] * z + bias[k], 100));
+      CHECK(near(dx[i], weight[k] * root * (g[i] - sum / count - z * product / count), 100 * (1 + root)));
+    });
+  }
+}
+
+}  // namespace
+
+void test_posterior() {
+  for (int64_t count : {0, 1, 7, 64, 20001}) {
+    posterior<float>(GS_FLOAT32, count, 2, "float posterior");
+    posterior<double>(GS_FLOAT64, count, 8, "double posterior");
+  }
+}
+
+void test_batchnorm() {
+  const int64_t shapes[][3] = {{2, 1, 1}, {5, 3, 7}, {3, 70, 16}, {33, 2, 1100}, {300, 5, 1}};
+  for (const auto& shape : shapes) {
+    batchnorm<float>(GS_FLOAT32, shape[0], shape[1], shape[2], 2, "float batchnorm");
+    batchnorm<double>(GS_FLOAT64, shape[0], shape[1], shape[2], 8, "double batchnorm");
+  }
+}
