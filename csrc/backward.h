@@ -155,10 +155,15 @@ void pack_gradient(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_
     pack_rows(gradient + start * c.call.g_batch_stride, c.call.g_batch_stride,
               c.call.g_channel_stride, examples, first, last, plan.g_plane, packed);
     if (!DUAL) return;
-    pack_rows((slope ? slope : gradient2) + start * g.outputs, g.outputs, 1, examples, first, last,
-              plan.g_plane, packed2);
-    if (slope)
-      for (int64_t i = first * plan.g_plane; i < last * plan.g_plane; ++i) packed2[i] *= packed[i];
+    if (!slope) {
+      pack_rows(gradient2 + start * g.outputs, g.outputs, 1, examples, first, last, plan.g_plane, packed2);
+      return;
+    }
+    for (int64_t o = first; o < last; ++o) {  // the slope lies by feature
+      const int64_t at = o * plan.g_plane;
+      for (int64_t b = 0; b < examples; ++b) packed2[at + b] = packed[at + b] * slope[o * g.batch + start + b];
+      std::fill(packed2 + at + examples, packed2 + at + plan.g_plane, T(0));
+    }
     return;
   }
   const int64_t wide = plan.lanes * c.volume_out;
@@ -220,6 +225,11 @@ void unpack_dx(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t la
   const BackwardPlan& plan = c.plan;
   const int64_t examples = examples_in(g, plan, tile), start = tile * plan.examples;
   T* dx = static_cast<T*>(c.call.dx);
+  if (plan.mode == ROWS && c.call.dx_by_feature) {
+    for (int64_t channel = first; channel < last; ++channel, from += plan.x_plane)
+      std::memcpy(dx + channel * g.batch + start, from, static_cast<size_t>(examples) * sizeof(T));
+    return;
+  }
   if (plan.mode == ROWS) {
     transpose(from, plan.x_plane, last - first, examples, dx + start * g.channels + first,
               g.channels);

@@ -59,13 +59,13 @@ size_t item_size(int dtype) { return dtype == GS_FLOAT64 ? 8 : 4; }
 
 GS_API int gs_forward(const GsGeometry* g, const GsPattern* p, int dtype, const GsForward* f,
                       int threads) {
-  if (g->batch < 1) return GS_BAD_ARGUMENT;
+  if (g->batch < 1 || (f->y_by_feature && !gs::has_no_space(*g))) return GS_BAD_ARGUMENT;
   return gs::guarded([&] { gs::isa().forward(*g, *p, dtype, *f, std::max(threads, 1)); });
 }
 
 GS_API int gs_backward(const GsGeometry* g, const GsPattern* p, int dtype, const GsBackward* b,
                        int threads) {
-  if (g->batch < 1) return GS_BAD_ARGUMENT;
+  if (g->batch < 1 || (b->dx_by_feature && !gs::has_no_space(*g))) return GS_BAD_ARGUMENT;
   return gs::guarded([&] { gs::isa().backward(*g, *p, dtype, *b, std::max(threads, 1)); });
 }
 

@@ -99,34 +99,64 @@ void pack_input(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t la
 
 // y, and slope or spread, of `count` consecutive elements from sums m (and v).
 template <class T>
-inline void finish(const GsForward& call, int64_t first, int64_t count, const T* m, const T* v,
-                   const T* eps, T* y, T* second) {
+inline void finish(bool noisy, int64_t count, const T* m, const T* v, const T* eps, T* y, T* second) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
-  T* out = y + first;
-  if (!v || !call.has_seed) {
-    std::memcpy(out, m, static_cast<size_t>(count) * sizeof(T));
-    if (v) std::memcpy(second + first, v, static_cast<size_t>(count) * sizeof(T));
+  if (!noisy) {
+    std::memcpy(y, m, static_cast<size_t>(count) * sizeof(T));
+    if (v) std::memcpy(second, v, static_cast<size_t>(count) * sizeof(T));
     return;
   }
   int64_t i = 0;
   for (; i + L <= count; i += L) {
     const V variance = load(v + i), noise = load(eps + i), inverse = inverse_root<T>(variance);
-    store(out + i, load(m + i) + variance * inverse * noise);
+    store(y + i, load(m + i) + variance * inverse * noise);
     // No variance: no noise, and no gradient to it.
-    if (second) store(second + first + i, T(0.5) * noise * inverse);
+    if (second) store(second + i, T(0.5) * noise * inverse);
   }
   for (; i < count; ++i) {
     const T inverse = v[i] > T(0) ? T(1) / std::sqrt(v[i]) : T(0);
-    out[i] = m[i] + v[i] * inverse * eps[i];
-    if (second) second[first + i] = T(0.5) * eps[i] * inverse;
+    y[i] = m[i] + v[i] * inverse * eps[i];
+    if (second) second[i] = T(0.5) * eps[i] * inverse;
   }
+}
+
+// A layer without space: sums [row][example] of one tile to y [example][output] or [output][example].
+// Noise is counted along an example's outputs and meets the sums in their own order.
+template <class T, bool DUAL>
+void store_matrix(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* m, T* v) {
+  constexpr int L = Simd<T>::L;
+  const GsGeometry& g = c.g;
+  const int64_t rows = last - first, size = static_cast<int64_t>(c.plan.position.size()) * L;
+  const int64_t examples = examples_in(g, c.plan, tile), start = tile * c.plan.examples;
+  const bool noisy = DUAL && c.call.has_seed, by_feature = c.call.y_by_feature != 0;
+  T* y = static_cast<T*>(c.call.y);
+  T* second = static_cast<T*>(c.call.second);
+  const int64_t step = round_up(rows, 64);  // normals come in whole blocks
+  T* drawn = local_buffer(NOISE).as<T>(noisy ? L * step + rows * size : 0);
+  T* eps = drawn + L * step;
+  for (int64_t part = 0; noisy && part < examples; part += L) {
+    const int64_t here = std::min<int64_t>(L, examples - part);
+    for (int64_t lane = 0; lane < here; ++lane)
+      normals(c.call.seed, static_cast<uint64_t>((start + part + lane) * g.outputs + first), rows,
+              drawn + lane * step);
+    transpose(drawn, step, here, rows, eps + part, size);
+  }
+  for (int64_t i = 0; (noisy || by_feature) && i < rows; ++i) {
+    const int64_t at = (first + i) * g.batch + start;
+    finish(noisy, examples, m + i * size, DUAL ? v + i * size : nullptr, eps + i * size,
+           by_feature ? y + at : m + i * size, second ? second + at : nullptr);
+  }
+  if (by_feature) return;
+  transpose(m, size, rows, examples, y + start * g.outputs + first, g.outputs);
+  if (DUAL && !noisy) transpose(v, size, rows, examples, second + start * g.outputs + first, g.outputs);
 }
 
 // From sums [row][position][lane] to the output in torch's order, with noise.
 template <class T, bool DUAL>
 void store_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* m, T* v) {
   constexpr int L = Simd<T>::L;
+  if (c.plan.mode == ROWS) return store_matrix<T, DUAL>(c, tile, first, last, m, v);
   const GsGeometry& g = c.g;
   const int64_t rows = last - first, size = static_cast<int64_t>(c.plan.position.size()) * L;
   const int64_t per_row = c.volume_out, count = rows * per_row;
@@ -148,27 +178,22 @@ void store_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t la
         for (int64_t z = 0; z < g.out[0]; ++z)
           for (int64_t row = 0; row < g.out[1]; ++row, to += g.out[2]) {
             const int64_t from = i * size + z * depth + row * c.plan.pitch;
-            finish(c.call, at + to, g.out[2], m + from, DUAL ? v + from : nullptr, eps + to, y,
-                   second);
+            finish(noisy, g.out[2], m + from, DUAL ? v + from : nullptr, eps + to, y + at + to,
+                   second ? second + at + to : nullptr);
           }
     }
     return;
   }
   T* tm = eps + round_up(count, 64);
   T* tv = DUAL ? tm + wide : nullptr;
-  // Lanes are examples: [row * position][lane] -> [lane][row * position], L examples at a time.
-  const int64_t vectors = size / L / per_row;  // of examples; 1 for BATCH
-  for (int64_t part = 0; part < vectors && part * L < examples; ++part) {
-    const int64_t here = std::min<int64_t>(L, examples - part * L);
-    transpose(m + part * L, vectors * L, count, here, tm, count);
-    if (DUAL) transpose(v + part * L, vectors * L, count, here, tv, count);
-    for (int64_t lane = 0; lane < here; ++lane) {
-      const int64_t example = tile * c.plan.examples + part * L + lane;
-      const int64_t at = (example * g.outputs + first) * per_row;
-      if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), count, eps);
-      finish(c.call, at, count, tm + lane * count, DUAL ? tv + lane * count : nullptr, eps, y,
-             second);
-    }
+  // Lanes are examples: [row * position][lane] -> [lane][row * position].
+  transpose(m, L, count, examples, tm, count);
+  if (DUAL) transpose(v, L, count, examples, tv, count);
+  for (int64_t lane = 0; lane < examples; ++lane) {
+    const int64_t at = ((tile * c.plan.examples + lane) * g.outputs + first) * per_row;
+    if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), count, eps);
+    finish(noisy, count, tm + lane * count, DUAL ? tv + lane * count : nullptr, eps, y + at,
+           second ? second + at : nullptr);
   }
 }
 

@@ -50,7 +50,9 @@ enum GsStatus { GS_OK = 0, GS_NO_MEMORY = 1, GS_TOO_LARGE = 2, GS_BAD_ARGUMENT =
 //   variance null:            y = mean x + b
 //   variance, no seed:        y = mean x + b and spread = variance x^2 (moments)
 //   variance and seed:        y = mean x + b + sqrt(variance x^2) * eps, slope = eps / (2 sqrt(..))
-// x has strides (batch, channel) for a layer without space, else is contiguous; y is contiguous.
+// x has strides (batch, channel) for a layer without space, else is contiguous. y is contiguous; of a
+// layer without space it may lie by feature, [outputs][batch], and spread with it. The slope of such a
+// layer always does: nobody but the backward pass reads it.
 struct GsForward {
   const void* x;
   int64_t x_batch_stride, x_channel_stride;
@@ -61,6 +63,7 @@ struct GsForward {
   void* second;  // slope, or spread; null where it is not wanted
   int64_t has_seed;
   uint64_t seed;
+  int64_t y_by_feature;
 };
 GS_API int gs_forward(const GsGeometry*, const GsPattern*, int dtype, const GsForward*, int threads);
 
@@ -73,11 +76,12 @@ struct GsBackward {
   const void* variance;
   const void* gradient;
   int64_t g_batch_stride, g_channel_stride;
-  const void* slope;      // contiguous, as gradient2
-  const void* gradient2;
-  void* dx;  // null where it is not wanted
+  const void* slope;      // as the forward pass wrote it
+  const void* gradient2;  // contiguous
+  void* dx;               // null where it is not wanted
   void* dmean;
   void* dvariance;
+  int64_t dx_by_feature;  // only of a layer without space
 };
 GS_API int gs_backward(const GsGeometry*, const GsPattern*, int dtype, const GsBackward*,
                        int threads);

@@ -11,6 +11,9 @@ void pack_rows(const T* values, int64_t batch_stride, int64_t channel_stride, in
                int64_t first, int64_t last, int64_t plane, T* tile) {
   if (channel_stride == 1) {
     transpose(values + first, batch_stride, examples, last - first, tile + first * plane, plane);
+  } else if (batch_stride == 1) {
+    for (int64_t c = first; c < last; ++c)
+      std::memcpy(tile + c * plane, values + c * channel_stride, static_cast<size_t>(examples) * sizeof(T));
   } else {
     for (int64_t c = first; c < last; ++c)
       for (int64_t b = 0; b < examples; ++b)

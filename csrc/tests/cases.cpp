@@ -161,6 +161,6 @@ void test_large() {
   const GsPatternOut made{row_ptr, nullptr, nullptr, col_ptr, col_rows, col_perm};
   CHECK(gs_pattern(&huge.g, 0, 2, huge.indices.data(), &made) == GS_OK);
   const GsPattern pattern{2, row_ptr, huge.indices.data(), 2, nullptr, col_ptr, col_rows, col_perm};
-  const GsForward f{one, 1, 1, one, nullptr, nullptr, one, nullptr, 0, 0};
+  const GsForward f{one, 1, 1, one, nullptr, nullptr, one, nullptr, 0, 0, 0};
   CHECK(gs_forward(&huge.g, &pattern, GS_FLOAT32, &f, 1) == GS_TOO_LARGE);
 }

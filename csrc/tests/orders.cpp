@@ -113,6 +113,12 @@ void check_refusals() {
   const GsBackward backward{};
   CHECK(gs_forward(&empty, &none, GS_FLOAT32, &forward, 1) == GS_BAD_ARGUMENT);
   CHECK(gs_backward(&empty, &none, GS_FLOAT32, &backward, 1) == GS_BAD_ARGUMENT);
+  // Only a layer without space has features to go by.
+  GsForward strange_forward{};
+  GsBackward strange_backward{};
+  strange_forward.y_by_feature = strange_backward.dx_by_feature = 1;
+  CHECK(gs_forward(&g, &none, GS_FLOAT32, &strange_forward, 1) == GS_BAD_ARGUMENT);
+  CHECK(gs_backward(&g, &none, GS_FLOAT32, &strange_backward, 1) == GS_BAD_ARGUMENT);
 }
 
 }  // namespace

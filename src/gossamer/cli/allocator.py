@@ -11,8 +11,8 @@ def keep_freed_memory() -> bool:
     """Let malloc reuse freed memory instead of giving it back to the system.
 
     glibc maps blocks of 32 MB and more anew each time they are asked for, and the system clears
-    every page of them: of a sparse convolution's step that can be a third. Only for a process that
-    is ours: a command's, never that of an importing program.
+    every page of them, which costs as much as a good part of a sparse convolution. Only for a
+    process that is ours: a command's, never that of an importing program.
 
     Returns:
         Whether this system's allocator took it; another one than glibc's is left alone.

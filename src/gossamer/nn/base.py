@@ -125,6 +125,7 @@ class SparseLayer(nn.Module):
         self.register_parameter("bias", bias)
         self.register_buffer("indices", support.indices)
         self._derived_from: tuple[int, int] | None = None
+        self._pattern: Pattern | None = None
         self.refresh_pattern()
 
     @property
@@ -141,10 +142,22 @@ class SparseLayer(nn.Module):
     @property
     def pattern(self) -> Pattern:
         """The support as the engine reads it."""
-        if not torch.compiler.is_compiling() and self._is_stale():
+        if torch.compiler.is_compiling():
+            return self._present_pattern()
+        if self._is_stale():
             self.refresh_pattern()
+        if self._pattern is None:
+            self._pattern = self._present_pattern()
+        return self._pattern
+
+    def _present_pattern(self) -> Pattern:
         found = (getattr(self, f"pattern_{name}", None) for name in DERIVED)
         return Pattern(self.indices, tuple(tensor for tensor in found if tensor is not None))
+
+    def _apply(self, *args: Any, **kwargs: Any) -> SparseLayer:
+        self._pattern = None  # holds the buffers that a move replaces
+        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self
 
     def _is_stale(self) -> bool:
         return self.indices is not None and _identity(self.indices) != self._derived_from
@@ -162,6 +175,7 @@ class SparseLayer(nn.Module):
             else:
                 self.register_buffer(f"pattern_{name}", tensor, persistent=False)
         self._derived_from = None if self.indices is None else _identity(self.indices)
+        self._pattern = None
 
     @property
     def support(self) -> Support:

@@ -21,6 +21,7 @@ class NativeBatchNorm(_BatchNorm):
         if (
             not self.training
             or self.weight is None
+            or self.bias is None
             or not runs_batchnorm(input, *self.parameters())
         ):
             return super().forward(input)

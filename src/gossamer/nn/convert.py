@@ -17,6 +17,7 @@ from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.nn.base import SparseLayer
 from gossamer.nn.batchnorm import use_native_batchnorm, use_torch_batchnorm
 from gossamer.nn.candidates import Candidate, Pattern, find_candidates, twin_of
+from gossamer.nn.chains import link_chains
 from gossamer.nn.conv import dense_conv
 from gossamer.nn.linear import BayesianLinear, SparseLinear, dense_linear
 from gossamer.nn.measure import forget_measurement, measure_at_first_use
@@ -106,15 +107,15 @@ def to_bayesian(
         model,
         build,
         _Choice(
-            sparsity,
-            sparsity_distribution,
-            support,
-            rescale,
-            include,
-            exclude,
-            backend,
-            True,
-            generator,
+            sparsity=sparsity,
+            distribution=sparsity_distribution,
+            support=support,
+            rescale=rescale,
+            include=include,
+            exclude=exclude,
+            engine=backend,
+            noisy=True,
+            generator=generator,
         ),
         inplace=inplace,
     )
@@ -146,15 +147,15 @@ def to_sparse(
         model,
         build,
         _Choice(
-            sparsity,
-            sparsity_distribution,
-            support,
-            rescale,
-            include,
-            exclude,
-            backend,
-            False,
-            generator,
+            sparsity=sparsity,
+            distribution=sparsity_distribution,
+            support=support,
+            rescale=rescale,
+            include=include,
+            exclude=exclude,
+            engine=backend,
+            noisy=False,
+            generator=generator,
         ),
         inplace=inplace,
     )
@@ -232,6 +233,7 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
         model = _replace(model, candidate, nnz, build, choice)
     if choice.engine != "masked":
         use_native_batchnorm(model)
+    link_chains(model)  # whatever the engines: a run may go on with others
     if any(c.is_shared for c in candidates):
         model.register_forward_pre_hook(begin_shared_draws)
         model.register_forward_hook(end_shared_draws)

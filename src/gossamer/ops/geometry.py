@@ -20,6 +20,7 @@ def encode(layout: Layout) -> list[int]:
     return [
         _KINDS.index(layout.kind),
         layout.groups,
+        int(layout.by_feature),
         *layout.shape,
         *(layout.stride or (1,) * n),
         *(side for pair in (layout.padding or ((0, 0),) * n) for side in pair),
@@ -31,8 +32,8 @@ def encode(layout: Layout) -> list[int]:
 @lru_cache(maxsize=4096)
 def decode(spec: tuple[int, ...]) -> Layout:
     """The layout of ``encode``."""
-    n = (len(spec) - 4) // 6
-    kind, groups, shape, rest = spec[0], spec[1], spec[2 : 4 + n], spec[4 + n :]
+    n = (len(spec) - 5) // 6
+    kind, groups, by_feature, shape, rest = *spec[:3], spec[3 : 5 + n], spec[5 + n :]
     stride, sides, dilation, output_padding = (
         rest[:n],
         rest[n : 3 * n],
@@ -48,6 +49,7 @@ def decode(spec: tuple[int, ...]) -> Layout:
         dilation=dilation,
         output_padding=output_padding,
         groups=groups,
+        by_feature=bool(by_feature),
     )
 
 

@@ -28,6 +28,8 @@ class Layout:
         output_padding: Per spatial dimension, transposed convolution only.
         groups: Channel groups.
         padding_mode: ``zeros``, ``reflect``, ``replicate`` or ``circular``.
+        by_feature: Whether a linear layer's output ``[B, out]`` may lie in memory as ``[out, B]``,
+            the order of the native kernels.
     """
 
     kind: Kind
@@ -38,6 +40,7 @@ class Layout:
     output_padding: tuple[int, ...] = ()
     groups: int = 1
     padding_mode: str = "zeros"
+    by_feature: bool = False
     dims: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -88,6 +88,7 @@ class Forward(Structure):
         ("second", c_void_p),
         ("has_seed", c_int64),
         ("seed", c_uint64),
+        ("y_by_feature", c_int64),
     )
 
 
@@ -108,6 +109,7 @@ class Backward(Structure):
         ("dx", c_void_p),
         ("dmean", c_void_p),
         ("dvariance", c_void_p),
+        ("dx_by_feature", c_int64),
     )
 
 

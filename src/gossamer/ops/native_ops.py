@@ -26,6 +26,32 @@ def _plain(x: Tensor, layout: Layout) -> Tensor:
     return x if layout.kind == "linear" else x.contiguous()
 
 
+def _empty_output(x: Tensor, layout: Layout) -> Tensor:
+    """A place for the output, in the order that the layout asks for."""
+    shape = output_shape(layout, x.shape)
+    return x.new_empty(shape[::-1]).t() if layout.by_feature else x.new_empty(shape)
+
+
+def _empty_slope(x: Tensor, layout: Layout, saves: bool) -> Tensor:
+    """A place for ε/(2√variance); the kernels keep that of a linear layer as ``[out, batch]``."""
+    shape = output_shape(layout, x.shape)
+    return x.new_empty((shape[::-1] if layout.kind == "linear" else shape) if saves else [0])
+
+
+def _is_by_feature(x: Tensor) -> bool:
+    """Whether ``[batch, features]`` lies in memory as ``[features, batch]``."""
+    return x.dim() == 2 and not x.is_contiguous() and x.t().is_contiguous()
+
+
+def _empty_dx(x: Tensor, layout: Layout, needs_dx: bool) -> Tensor:
+    """A place for the gradient of a plain input, in the input's order."""
+    if not needs_dx:
+        return x.new_empty([0])
+    if layout.kind == "linear" and _is_by_feature(x):
+        return x.new_empty(x.shape[::-1]).t()
+    return x.new_empty(x.shape)
+
+
 def _forward(
     x: Tensor,
     mean: Tensor,
@@ -38,7 +64,7 @@ def _forward(
     layout: Layout,
 ) -> Tensor:
     x = _plain(x, layout)
-    y = torch.empty(output_shape(layout, x.shape), dtype=x.dtype)
+    y = _empty_output(x, layout)
     if y.numel() == 0:
         return y
     call = native.Forward(
@@ -52,6 +78,7 @@ def _forward(
         second=native.address(second),
         has_seed=int(seed is not None),
         seed=0 if seed is None else int(seed),
+        y_by_feature=layout.by_feature,
     )
     native.check(
         native.library().gs_forward(
@@ -91,7 +118,7 @@ def _run_local(
     spec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     layout = decode(tuple(spec))
-    slope = torch.empty(output_shape(layout, x.shape) if saves else [0], dtype=x.dtype)
+    slope = _empty_slope(x, layout, saves)
     second = slope if saves else None
     y = _forward(x, mean, variance, bias, seed, second, indices, derived, layout)
     return y, slope
@@ -108,7 +135,7 @@ def _run_moments(
     spec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     layout = decode(tuple(spec))
-    spread = torch.empty(output_shape(layout, x.shape), dtype=x.dtype)
+    spread = _empty_output(x, layout)
     centre = _forward(x, mean, variance, bias, None, spread, indices, derived, layout)
     return centre, spread
 
@@ -127,7 +154,7 @@ def _run_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     layout = decode(tuple(spec))
     x, gradient = _plain(x, layout), _plain(gradient, layout)
-    dx = torch.empty(x.shape if needs_dx else [0], dtype=x.dtype)
+    dx = _empty_dx(x, layout, needs_dx)
     dmean = torch.empty(mean.shape, dtype=x.dtype)
     dvariance = torch.empty([0] if variance is None else mean.shape, dtype=x.dtype)
     if gradient.numel() == 0:
@@ -146,6 +173,7 @@ def _run_backward(
         dx=native.address(dx),
         dmean=dmean.data_ptr(),
         dvariance=native.address(dvariance),
+        dx_by_feature=_is_by_feature(dx),
     )
     native.check(
         native.library().gs_backward(
@@ -175,7 +203,7 @@ def _(
     growth: Sequence[Tensor],
     spec: Sequence[int],
 ) -> Tensor:
-    return x.new_empty(output_shape(decode(tuple(spec)), x.shape))
+    return _empty_output(x, decode(tuple(spec)))
 
 
 @_local.register_fake
@@ -191,8 +219,8 @@ def _(
     growth: Sequence[Tensor],
     spec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    shape = output_shape(decode(tuple(spec)), x.shape)
-    return x.new_empty(shape), x.new_empty(shape if saves else [0])
+    layout = decode(tuple(spec))
+    return _empty_output(x, layout), _empty_slope(x, layout, saves)
 
 
 @_moments.register_fake
@@ -206,8 +234,8 @@ def _(
     growth: Sequence[Tensor],
     spec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    shape = output_shape(decode(tuple(spec)), x.shape)
-    return x.new_empty(shape), x.new_empty(shape)
+    layout = decode(tuple(spec))
+    return _empty_output(x, layout), _empty_output(x, layout)
 
 
 @_backward.register_fake
@@ -224,7 +252,7 @@ def _(
     needs_dx: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
-        x.new_empty(x.shape if needs_dx else [0]),
+        _empty_dx(x, decode(tuple(spec)), needs_dx),
         x.new_empty(mean.shape),
         x.new_empty([0] if variance is None else mean.shape),
     )
