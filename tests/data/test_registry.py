@@ -11,8 +11,13 @@ from gossamer.data.download import REMOTES
 from gossamer.data.find import data_folders
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
+EMBEDDED = {
+    *("digits", "breast_cancer", "diabetes"),
+    *("cvadam_example1", "cvadam_example2", "cvadam_example3"),
+}
 EXPECTED = {
-    *("digits", "breast_cancer", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100"),
+    *EMBEDDED,
+    *("mnist", "fashion_mnist", "cifar10", "cifar100"),
     *("notmnist", "svhn", "boston", "concrete", "energy", "protein", "wine_red", "yacht"),
 }
 
@@ -37,6 +42,7 @@ def test_every_name_is_described() -> None:
         assert about.size
         assert about.text
         assert (about.origin == "download") == (name in REMOTES)
+        assert (about.origin == "embedded") == (name in EMBEDDED)
     assert not describe("notmnist").trainable
 
 
@@ -54,7 +60,7 @@ def test_unknown_names_list_the_known_ones(tmp_path: Path) -> None:
         load_inputs(tmp_path / "a.xlsx")
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED - {"digits", "breast_cancer", "diabetes"}))
+@pytest.mark.parametrize("name", sorted(EXPECTED - EMBEDDED))
 def test_not_found_says_where_and_what_next(tmp_path: Path, name: str) -> None:
     run = load("digits").preparation
     if describe(name).trainable:

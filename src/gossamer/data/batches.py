@@ -74,10 +74,10 @@ def _iterate(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     for part, seed in zip(parts, seeds, strict=True):
         rows = part.to(x.device)
-        inputs = x[rows]
+        inputs = x.index_select(0, rows)  # several times faster than x[rows]
         if augment is not None:
             inputs = augment(inputs, torch.Generator().manual_seed(seed))
-        yield inputs, y[rows]
+        yield inputs, y.index_select(0, rows)
 
 
 def _augmentation(augment: str | Augmentation | None) -> Augmentation | None:

@@ -57,7 +57,7 @@ def load(
         seed: Decides which rows validate, and which ones train under ``limit_train``; the test part
             never moves.
         limit_train: At most this many training examples.
-        split: Which of the standard splits of a UCI set.
+        split: Which of the standard splits of a UCI set, or which draw of a simulated one.
     """
     check_task(task)
     text = os.fspath(name_or_path)

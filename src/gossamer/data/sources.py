@@ -18,6 +18,7 @@ from gossamer.data.cifar import read_cifar
 from gossamer.data.embedded import read_breast_cancer, read_diabetes, read_digits
 from gossamer.data.find import find
 from gossamer.data.idx import read_idx_folder
+from gossamer.data.synthetic import EXAMPLES, make
 from gossamer.data.target import Task
 from gossamer.errors import InvalidData, InvalidValue
 
@@ -88,6 +89,13 @@ def _embedded(reader: Callable[[], RawData], _: DataDir, split: int) -> RawData:
     raw = reader()
     refuse_split(split, raw.name)
     return raw
+
+
+def _simulated(name: str, _: DataDir, split: int) -> RawData:
+    """Split k is the draw with seed k: every one is a data set of its own."""
+    if split < 0:
+        raise InvalidValue("split", split, "must be 0 or more")
+    return make(name, seed=split).raw()
 
 
 def _has_idx(folder: Path) -> bool:
@@ -186,6 +194,17 @@ _ROWS = (
     _source(
         Description("diabetes", "regression", "442 × 10", "progression of diabetes", "embedded"),
         partial(_embedded, read_diabetes),
+    ),
+    *(
+        _source(
+            Description(
+                *(name, example.task, f"11,000 × {example.num_features:,}"),
+                f"simulated: {len(example.true_variables)} variables matter",
+                "embedded",
+            ),
+            partial(_simulated, name),
+        )
+        for name, example in EXAMPLES.items()
     ),
     _source(
         Description(

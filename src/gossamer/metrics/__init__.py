@@ -1,7 +1,8 @@
 """Pure metrics of predictions: tensors in, Python floats out.
 
-Functional cores per idea (classification, calibration, ranking, regression, selective) and two
-shells that take batches (streaming). Nothing here knows of models, methods or data sets.
+Functional cores per idea (classification, calibration, ranking, regression, selection,
+selective) and two shells that take batches (streaming). Nothing here knows of models, methods or
+data sets.
 """
 
 from gossamer.metrics.calibration import (
@@ -24,6 +25,11 @@ from gossamer.metrics.regression import (
     rmse,
     sample_crps,
 )
+from gossamer.metrics.selection import (
+    Selection,
+    inclusion_probabilities,
+    variable_selection,
+)
 from gossamer.metrics.selective import SelectiveCurve, aurc, selective_curve
 from gossamer.metrics.streaming import ClassificationMetrics, RegressionMetrics
 
@@ -31,6 +37,7 @@ __all__ = [
     "ClassificationMetrics",
     "RegressionMetrics",
     "ReliabilityCurve",
+    "Selection",
     "SelectiveCurve",
     "accuracy",
     "adaptive_ece",
@@ -45,6 +52,7 @@ __all__ = [
     "gaussian_mixture_coverage",
     "gaussian_mixture_crps",
     "gaussian_mixture_nll",
+    "inclusion_probabilities",
     "interval_coverage",
     "marginal_calibration_error",
     "mean_interval_width",
@@ -55,4 +63,5 @@ __all__ = [
     "rmse",
     "sample_crps",
     "selective_curve",
+    "variable_selection",
 ]
