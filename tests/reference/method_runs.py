@@ -22,6 +22,9 @@ SETTINGS = {
     "num_draws": 2,
 }
 
+# Without momentum or adaptation a step must be larger.
+OWN_SETTINGS = {"csgld": {"lr": 0.3}}
+
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
@@ -34,7 +37,7 @@ def has(name: str, setting: str) -> bool:
 def build(name: str, *, seed: int = 0, net: nn.Module | None = None, **options):
     torch.manual_seed(seed)
     arguments = {"num_data": 60, "total_steps": TOTAL, **options}
-    for key, value in SETTINGS.items():
+    for key, value in {**SETTINGS, **OWN_SETTINGS.get(name, {})}.items():
         if has(name, key) and "preset" not in options:
             arguments.setdefault(key, value)
     return gs.build(name, network() if net is None else net, **arguments)

@@ -14,7 +14,14 @@ from torch.optim.optimizer import ParamsT
 from gossamer.core.constrained import adapt_, cv_adam_draw_, cv_adam_mean_, cv_sghmc_move_
 from gossamer.core.langevin import Betas, spread_at_temperature, spread_of_noise_scale
 from gossamer.errors import InvalidValue
-from gossamer.inference.langevin_base import VELOCITY, Advance, Langevin, ensure, step_size
+from gossamer.inference.langevin_base import (
+    VELOCITY,
+    Advance,
+    Langevin,
+    ensure,
+    step_size,
+    velocity_scale,
+)
 
 _START_STD = 0.001
 """Of the velocity in Algorithm 2."""
@@ -26,8 +33,9 @@ class CVSGHMC(Langevin):
     Exactly one of ``temperature`` and ``noise_scale`` is given.
 
     With ``temperature`` the noise is divided by √τ, so that every weight is sampled at that
-    temperature whatever its τ, at every step size of a schedule. The law is exact for a frozen τ;
-    set the groups' ``tau_lr`` to 0 once τ has settled to have it so.
+    temperature whatever its τ, at every step size of a schedule, with which v is scaled (see
+    ``SGHMC``). The law is exact for a frozen τ; set the groups' ``tau_lr`` to 0 once τ has settled
+    to have it so.
 
     With ``noise_scale`` the form is the printed one, as the authors run it (k = 1/√N, β = (0.1, 1),
     η = 0.1), unless ``exact_noise=True``. Its temperature is
@@ -101,9 +109,11 @@ class CVSGHMC(Langevin):
         lr, betas, decay = step_size(group), group["betas"], group["weight_decay"]
         tau_lr, exact_noise = group["tau_lr"], group["exact_noise"]
         if group["temperature"] is None:
+            scale = 1.0  # as printed, hot at the end of a cycle
             temperature = 1.0 / group["num_data"]  # of the step on ρ alone: the paper's 1/N
             alpha = spread_of_noise_scale(group["noise_scale"], lr)
         else:
+            scale = velocity_scale(group, lr)
             temperature = group["temperature"] / group["num_data"]
             alpha = spread_at_temperature(temperature, lr, betas)
 
@@ -112,6 +122,8 @@ class CVSGHMC(Langevin):
                 ensure(state, p, "rho", "noise")
                 state[VELOCITY] = self._normal(p).mul_(_START_STD)
             v, noise, own = state[VELOCITY], state["noise"], state.get("decay", decay)
+            if scale != 1.0:
+                v.mul_(scale)
             tau = adapt_(
                 state["rho"],
                 noise,

@@ -26,7 +26,14 @@ from torch.optim.optimizer import ParamsT
 
 from gossamer.core.langevin import Betas, sghmc_, sgld_
 from gossamer.inference.constrained import CVSGHMC, CVAdam
-from gossamer.inference.langevin_base import VELOCITY, Advance, Langevin, ensure, step_size
+from gossamer.inference.langevin_base import (
+    VELOCITY,
+    Advance,
+    Langevin,
+    ensure,
+    step_size,
+    velocity_scale,
+)
 
 __all__ = ["CVSGHMC", "SGHMC", "SGLD", "CVAdam", "Langevin"]
 
@@ -92,6 +99,9 @@ class SGLD(Langevin):
 class SGHMC(Langevin):
     """Stochastic gradient Hamiltonian Monte Carlo, :func:`gossamer.core.langevin.sghmc`.
 
+    Where a schedule moves ``lr``, v is scaled with √lr: it is a displacement, and what a larger
+    step left would heat the smaller ones.
+
     Args:
         params: Parameters or groups.
         lr: Δt².
@@ -128,9 +138,12 @@ class SGHMC(Langevin):
     def _noisy(self, group: dict[str, Any]) -> Advance:
         lr, betas, decay = step_size(group), group["betas"], group["weight_decay"]
         temperature = group["temperature"] / group["num_data"]
+        scale = velocity_scale(group, lr)
 
         def advance(p: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
             ensure(state, p, VELOCITY)
+            if scale != 1.0:
+                state[VELOCITY].mul_(scale)
             sghmc_(
                 p,
                 state[VELOCITY],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Any, overload
 
 import torch
@@ -49,6 +49,26 @@ class Langevin(Optimizer):
             self.param_groups.pop()
             raise
 
+    def set_frozen(self, parameter: Tensor, frozen: Tensor | None) -> None:
+        """Stop single weights of a parameter: steps leave them as they are.
+
+        Args:
+            parameter: One of this optimiser's.
+            frozen: bool, the parameter's shape; kept in the state as ``moving``, 1 where a weight
+                still moves. ``None`` lets all of them move again.
+        """
+        self._require_own(parameter)
+        if frozen is None:
+            self.state[parameter].pop("moving", None)
+            return
+        if frozen.shape != parameter.shape or frozen.dtype != torch.bool:
+            raise InvalidValue(
+                "frozen",
+                f"{tuple(frozen.shape)} {frozen.dtype}",
+                f"must be bool of the parameter's shape {tuple(parameter.shape)}",
+            )
+        self.state[parameter]["moving"] = (~frozen).to(parameter)
+
     def set_decay(self, parameter: Tensor, decay: Tensor | None) -> None:
         """Give a parameter a prior precision per weight.
 
@@ -58,10 +78,7 @@ class Langevin(Optimizer):
                 ``weight_decay``; copied into the state as ``decay``. ``None`` goes back to the
                 group's.
         """
-        if not any(parameter is p for group in self.param_groups for p in group["params"]):
-            raise InvalidValue(
-                "parameter", tuple(parameter.shape), "does not belong to this optimiser"
-            )
+        self._require_own(parameter)
         if decay is None:
             self.state[parameter].pop("decay", None)
             return
@@ -99,8 +116,14 @@ class Langevin(Optimizer):
         for group in self.param_groups:
             advance = self._noisy(group) if group["noisy"] else self._plain(group)
             for p in group["params"]:
-                if p.grad is not None:
-                    advance(p, p.grad, self.state[p])
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                moving = state.get("moving")
+                before = None if moving is None else p.clone()
+                advance(p, p.grad, state)
+                if moving is not None and before is not None:
+                    p.copy_(torch.where(moving > 0.0, p, before))
         return loss
 
     def _noisy(self, group: dict[str, Any]) -> Advance:
@@ -119,6 +142,12 @@ class Langevin(Optimizer):
 
     def _normal(self, like: Tensor) -> Tensor:
         return torch.empty_like(like).normal_(generator=self.generator)
+
+    def _require_own(self, parameter: Tensor) -> None:
+        if not any(parameter is p for group in self.param_groups for p in group["params"]):
+            raise InvalidValue(
+                "parameter", tuple(parameter.shape), "does not belong to this optimiser"
+            )
 
     def _check_group(self, group: dict[str, Any]) -> None:
         for name in _NOT_NEGATIVE:
@@ -162,6 +191,16 @@ def step_size(group: dict[str, Any]) -> float:
     if not lr >= 0.0:
         raise InvalidValue("lr", lr, "must not be negative", "look at the schedule")
     return lr
+
+
+def velocity_scale(group: dict[str, Any], lr: float) -> float:
+    """What v is to be multiplied by where a schedule moved Δt² = ``lr`` since the last step.
+
+    v is a displacement, Δt times a velocity: what is left of a larger Δt would be too hot for a
+    smaller one, and the end of a cycle hotter than its temperature.
+    """
+    before, group["last_lr"] = group.get("last_lr"), lr
+    return sqrt(lr / before) if before else 1.0
 
 
 def ensure(state: dict[str, Any], p: Tensor, *names: str) -> None:

@@ -61,6 +61,20 @@ def follow_optimizer(optimizer: Optimizer, parameter: nn.Parameter, source: Tens
             value.copy_(follow(value, source, _fresh_value(name, value, source, optimizer)))
 
 
+def shrink_optimizer(optimizer: Optimizer, parameter: nn.Parameter, keep: Tensor) -> None:
+    """Drop the state of weights that leave for good; scalars stay.
+
+    Args:
+        optimizer: One that passed ``check_optimizer``.
+        parameter: Vector over the support.
+        keep: bool ``[nnz]``.
+    """
+    state = optimizer.state.get(parameter, {})
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.dim() > 0:
+            state[name] = value[keep]
+
+
 def _refuse(optimizer: Optimizer, name: str, value: object, wanted: str) -> None:
     raise InvalidValue(
         f"state {name!r} of {type(optimizer).__name__}",

@@ -11,7 +11,17 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from torch import nn
 
 from gossamer.errors import InvalidValue, UnknownName
-from gossamer.inference import dense_vi, rigl, sgd, ssvi
+from gossamer.inference import (
+    csghmc,
+    csgld,
+    cv_adam,
+    cv_sghmc,
+    dense_vi,
+    em_mcmc,
+    rigl,
+    sgd,
+    ssvi,
+)
 from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.likelihood import likelihood as make_likelihood
 from gossamer.inference.method import Method
@@ -52,6 +62,36 @@ METHODS: dict[str, MethodEntry] = {
     ),
     "sgd": MethodEntry(
         sgd.SGDConfig, sgd.build, sgd.PRESETS, "plain deterministic training, dense by default"
+    ),
+    "cv_adam": MethodEntry(
+        cv_adam.CVAdamConfig,
+        cv_adam.build,
+        cv_adam.PRESETS,
+        "constrained variational Adam: a bounded Gaussian around a trained mean",
+    ),
+    "cv_sghmc": MethodEntry(
+        cv_sghmc.CVSGHMCConfig,
+        cv_sghmc.build,
+        cv_sghmc.PRESETS,
+        "SGHMC preconditioned by a learnt scale per weight, in cycles",
+    ),
+    "csgld": MethodEntry(
+        csgld.CSGLDConfig,
+        csgld.build,
+        csgld.PRESETS,
+        "cyclical stochastic gradient Langevin dynamics",
+    ),
+    "csghmc": MethodEntry(
+        csghmc.CSGHMCConfig,
+        csghmc.build,
+        csghmc.PRESETS,
+        "cyclical stochastic gradient Hamiltonian Monte Carlo",
+    ),
+    "em_mcmc": MethodEntry(
+        em_mcmc.EMMCMCConfig,
+        em_mcmc.build,
+        em_mcmc.PRESETS,
+        "SGHMC under a spike-and-slab group prior, pruned while it runs",
     ),
 }
 

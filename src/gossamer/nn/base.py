@@ -15,7 +15,6 @@ from gossamer.core.gaussian import kl_to_prior, raw_from_std, std_from_raw
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import GossamerError, InvalidValue
 from gossamer.ops import (
-    DERIVED,
     Backend,
     Growth,
     Layout,
@@ -151,7 +150,7 @@ class SparseLayer(nn.Module):
         return self._pattern
 
     def _present_pattern(self) -> Pattern:
-        found = (getattr(self, f"pattern_{name}", None) for name in DERIVED)
+        found = (getattr(self, f"pattern_{name}", None) for name in self.backend.derived)
         return Pattern(self.indices, tuple(tensor for tensor in found if tensor is not None))
 
     def _apply(self, *args: Any, **kwargs: Any) -> SparseLayer:
@@ -167,13 +166,16 @@ class SparseLayer(nn.Module):
 
         Tensors keep their identity where their shape allows it, so that compiled graphs hold.
         """
-        derived = self.backend.prepare(self.indices, self.layout)
-        for name, tensor in zip(DERIVED, derived, strict=False):
-            held = getattr(self, f"pattern_{name}", None)
+        found = self.backend.prepare(self.indices, self.layout)
+        derived = {f"pattern_{n}": t for n, t in zip(self.backend.derived, found, strict=False)}
+        for name in [n for n in self._buffers if n.startswith("pattern_") and n not in derived]:
+            delattr(self, name)  # of another engine, or of a support that had more to prepare
+        for name, tensor in derived.items():
+            held = getattr(self, name, None)
             if held is not None and held.shape == tensor.shape and held.device == tensor.device:
                 held.copy_(tensor)
             else:
-                self.register_buffer(f"pattern_{name}", tensor, persistent=False)
+                self.register_buffer(name, tensor, persistent=False)
         self._derived_from = None if self.indices is None else _identity(self.indices)
         self._pattern = None
 

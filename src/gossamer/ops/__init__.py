@@ -9,13 +9,12 @@ from gossamer.ops.choice import AUTO, MEASURE, choose
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout, resolve_padding
 from gossamer.ops.normal import draw_seed, fold_seed, normal, normal_like
-from gossamer.ops.pattern import DERIVED, Pattern
+from gossamer.ops.pattern import Pattern
 from gossamer.ops.sample_ops import draw
 
 __all__ = [
     "AUTO",
     "BACKENDS",
-    "DERIVED",
     "MEASURE",
     "Backend",
     "Growth",

@@ -28,6 +28,11 @@ class Backend(Protocol):
         """The name under which the backend is chosen, stored and shown."""
         ...
 
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """Names of what ``prepare`` gives, in its order."""
+        ...
+
     def supports(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether a layer of this layout can run here."""
         ...

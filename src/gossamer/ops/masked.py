@@ -28,19 +28,30 @@ _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
     3: F.conv_transpose3d,
 }
 
+MOST_LIVE = 0.5
+"""Share of a linear layer's inputs up to which it is worth gathering those that it reads."""
+
 
 class MaskedBackend:
     """Values are scattered into a dense weight at every call; a full support is only viewed."""
 
     name = "masked"
+    derived = ("live", "compact")
 
     def supports(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> bool:
         """Always: this is the reference."""
         return True
 
     def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
-        """Nothing: the indices are enough."""
-        return ()
+        """Of a linear layer that reads few of its inputs: which, and the support among them."""
+        if indices is None or layout.kind != "linear":
+            return ()
+        columns = indices.to(torch.int64) % layout.shape[1]
+        live, place = torch.unique(columns, return_inverse=True)
+        if live.numel() > MOST_LIVE * layout.shape[1]:
+            return ()
+        rows = indices.to(torch.int64) // layout.shape[1]
+        return live, rows * live.numel() + place
 
     def weight(
         self, values: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None
@@ -58,6 +69,12 @@ class MaskedBackend:
         growth: Growth | None,
     ) -> Tensor:
         """See ``Backend.product``."""
+        if pattern.derived and growth is None:
+            live, compact = pattern.derived
+            flat = values.new_zeros(layout.shape[0] * live.numel()).index_put((compact,), values)
+            return F.linear(
+                x.index_select(-1, live), flat.view(layout.shape[0], live.numel()), bias
+            )
         return _apply(
             _pad(x, layout), _dense(values, pattern.indices, layout, growth), layout, bias
         )

@@ -18,7 +18,7 @@ from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout
 from gossamer.ops.masked import MaskedBackend
 from gossamer.ops.native_ops import local, moments, product
-from gossamer.ops.pattern import Pattern, derive
+from gossamer.ops.pattern import DERIVED, Pattern, derive
 from gossamer.ops.sample_ops import one_by_one, runs_together, together
 
 _MASKED = MaskedBackend()
@@ -32,6 +32,7 @@ class NativeBackend:
     """See the module."""
 
     name = "native"
+    derived = DERIVED
 
     def supports(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether the kernels run a layer of this layout here."""
@@ -57,7 +58,7 @@ class NativeBackend:
         self, values: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None
     ) -> Tensor:
         """See ``Backend.weight``."""
-        return _MASKED.weight(values, pattern, layout, growth)
+        return _MASKED.weight(values, pattern.bare, layout, growth)
 
     def product(
         self,
@@ -70,7 +71,7 @@ class NativeBackend:
     ) -> Tensor:
         """See ``Backend.product``."""
         if not _runs(x, values, pattern, layout, bias):
-            return _MASKED.product(x, values, pattern, layout, bias, growth)
+            return _MASKED.product(x, values, pattern.bare, layout, bias, growth)
         call = _Call(x, pattern, layout, growth)
         return call.restore(product(call.x, values, bias, *call.arguments))
 
@@ -87,7 +88,7 @@ class NativeBackend:
     ) -> Tensor:
         """See ``Backend.local``."""
         if not _runs(x, mean, pattern, layout, bias):
-            return _MASKED.local(x, mean, variance, pattern, layout, bias, seed, growth)
+            return _MASKED.local(x, mean, variance, pattern.bare, layout, bias, seed, growth)
         call = _Call(x, pattern, layout, growth)
         return call.restore(local(call.x, mean, variance, bias, seed, *call.arguments))
 
@@ -102,7 +103,7 @@ class NativeBackend:
     ) -> tuple[Tensor, Tensor]:
         """See ``Backend.moments``."""
         if not _runs(x, mean, pattern, layout, bias):
-            return _MASKED.moments(x, mean, variance, pattern, layout, bias)
+            return _MASKED.moments(x, mean, variance, pattern.bare, layout, bias)
         call = _Call(x, pattern, layout, None)
         centre, spread = moments(call.x, mean, variance, bias, *call.arguments)
         return call.restore(centre), call.restore(spread)

@@ -29,11 +29,16 @@ class Pattern:
 
     Attributes:
         indices: Sorted flat positions; ``None`` for a full support.
-        derived: What the native engine needs, in the order of ``DERIVED``; empty on others.
+        derived: What the layer's engine prepared; empty where it prepared nothing.
     """
 
     indices: Tensor | None
     derived: tuple[Tensor, ...] = ()
+
+    @property
+    def bare(self) -> Pattern:
+        """Without what another engine derived."""
+        return Pattern(self.indices)
 
     @property
     def orders(self) -> list[Tensor]:

@@ -1,0 +1,270 @@
+"""What methods that walk through the posterior share: steps in cycles, and the samples they keep.
+
+A cycle begins with large steps, which find a mode, and ends with small ones, which sample it
+(Zhang et al., ICLR 2020). Samples are kept near the end of every cycle.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from gossamer.core.langevin import Betas, check_betas
+from gossamer.core.schedule import Cyclical
+from gossamer.errors import InvalidValue
+from gossamer.inference.collect import Collection
+from gossamer.inference.langevin_base import Langevin
+from gossamer.inference.likelihood import Likelihood
+from gossamer.inference.method import StepInfo
+from gossamer.inference.objective import require_finite
+from gossamer.inference.parameters import parameter_groups
+from gossamer.nn import Noise, restore_engines, sparse_layers, to_sparse
+from gossamer.nn.resize import adopt
+from gossamer.ops import AUTO
+
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainConfig:
+    """Settings that all chains share.
+
+    Attributes:
+        lr: Step at the start of a cycle: Δt², or the plain step of ``csgld``.
+        temperature: 1 for the posterior.
+        weight_decay: δ/N, the prior's precision over the number of data.
+        decay_biases: Whether biases and normalisation have that prior too.
+        cycles: Half cosines of the step size.
+        samples_per_cycle: Samples kept at the end of each.
+        sample_every: Steps between the samples of a cycle; a twentieth of it if ``None``.
+        explore: Share of each cycle that is walked without noise.
+        budget_mb: Memory for samples; ``None`` for no limit.
+        sample_folder: Where samples beyond the budget go.
+        sparsity: Share of weights removed before training; 0 is dense.
+        sparsity_distribution: ``erk``, ``uniform``, ``uniform_dense_first``.
+        backend: Engine of the layers: ``auto`` chooses per layer.
+    """
+
+    lr: float = 0.1
+    temperature: float = 1.0
+    weight_decay: float = 5e-4
+    decay_biases: bool = False
+    cycles: int = 4
+    samples_per_cycle: int = 3
+    sample_every: int | None = None
+    explore: float = 0.0
+    budget_mb: float | None = None
+    sample_folder: str | None = None
+    sparsity: float = 0.0
+    sparsity_distribution: str = "erk"
+    backend: str = AUTO
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "temperature", "weight_decay"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0.0:
+                raise InvalidValue(name, value, "must not be negative")
+        for name in ("cycles", "samples_per_cycle"):
+            if getattr(self, name) < 1:
+                raise InvalidValue(name, getattr(self, name), "must be at least 1")
+        if self.sample_every is not None and self.sample_every < 1:
+            raise InvalidValue("sample_every", self.sample_every, "must be at least 1")
+        if not 0.0 <= self.explore <= 1.0:
+            raise InvalidValue("explore", self.explore, "must lie in [0, 1], a share of a cycle")
+        if self.explore > 0.0 and self.temperature is None:
+            raise InvalidValue(
+                "explore",
+                self.explore,
+                "walks at temperature 0, and a noise_scale has no temperature",
+                "set a temperature instead of noise_scale, or explore to 0",
+            )
+        if self.budget_mb is not None and not self.budget_mb > 0.0:
+            raise InvalidValue("budget_mb", self.budget_mb, "must be positive or none")
+        betas: Betas | None = getattr(self, "betas", None)
+        if betas is not None:
+            check_betas(betas)
+
+
+def sparse_copy(config: ChainConfig, model: nn.Module) -> nn.Module:
+    """A copy of ``model`` with deterministic layers on the support of the config."""
+    return to_sparse(
+        model,
+        config.sparsity,
+        sparsity_distribution=config.sparsity_distribution,
+        backend=config.backend,
+    )
+
+
+def chain_groups(
+    config: ChainConfig, model: nn.Module, likelihood: Likelihood
+) -> list[dict[str, Any]]:
+    """Parameter groups of a sampler; the likelihood's are trained without noise."""
+    groups = parameter_groups(
+        model, lr=config.lr, weight_decay=config.weight_decay, decay_biases=config.decay_biases
+    )
+    extra = list(likelihood.parameters())
+    if extra:
+        groups.append({"name": "likelihood", "params": extra, "weight_decay": 0.0, "noisy": False})
+    return groups
+
+
+def sample_steps(config: ChainConfig, total_steps: int) -> frozenset[int]:
+    """Steps after which a sample is kept: the last ones of every cycle, ``sample_every`` apart."""
+    cycle = total_steps / config.cycles
+    every = config.sample_every or max(1, int(cycle / 20))
+    found: set[int] = set()
+    for number in range(1, config.cycles + 1):
+        end = -(-number * total_steps // config.cycles)  # the last step before the restart
+        start = -(-(number - 1) * total_steps // config.cycles)
+        found |= {
+            end - i * every for i in range(config.samples_per_cycle) if end - i * every > start
+        }
+    return frozenset(found)
+
+
+class ChainMethod:
+    """A method whose posterior samples are states of one chain.
+
+    Args:
+        name: Key in the registry.
+        model: Converted network.
+        likelihood: How outputs and targets meet.
+        optimizer: The sampler, over the parameters of both.
+        config: Settings.
+        total_steps: Steps of the run.
+    """
+
+    samples_by_noise = False
+    keeps_samples = True
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        likelihood: Likelihood,
+        optimizer: Langevin,
+        config: ChainConfig,
+        total_steps: int,
+    ) -> None:
+        if config.cycles > total_steps:
+            raise InvalidValue(
+                "cycles", config.cycles, f"must not exceed the {total_steps} steps of the run"
+            )
+        self.name = name
+        self.model = model
+        self.likelihood = likelihood
+        self.optimizer = optimizer
+        self.config = config
+        self.schedule = Cyclical(total_steps, config.cycles)
+        self.sample_steps = sample_steps(config, total_steps) if self.keeps_samples else frozenset()
+        budget = None if config.budget_mb is None else int(config.budget_mb * MEGABYTE)
+        self.samples = Collection(budget, config.sample_folder)
+        self.base_lr = [float(group["lr"]) for group in optimizer.param_groups]
+        self.base_temperature = [group["temperature"] for group in optimizer.param_groups]
+        self.steps = 0
+
+    @property
+    def max_samples(self) -> int | None:
+        """As many as were kept; before the first one the present state is the only sample."""
+        return max(1, len(self.samples))
+
+    def step(self, batch: tuple[Tensor, Tensor]) -> StepInfo:
+        """One step of the chain on a batch of inputs and targets."""
+        x, target = batch
+        self.model.train()
+        factor = self._schedule()
+        with self._effective():
+            output = self.model(x)
+            nll = -self.likelihood.log_lik(output, target).mean()
+            require_finite(nll.detach(), self.model)
+            self.optimizer.zero_grad(set_to_none=True)
+            nll.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.steps += 1
+        self._after_step(x.shape[0])
+        if self.steps in self.sample_steps:
+            self.samples.add(self.snapshot())
+        return StepInfo(
+            loss=float(nll.detach()),
+            nll=float(nll.detach()),
+            kl=0.0,
+            kl_weight=0.0,
+            lr=self.base_lr[0] * factor,
+            accuracy=self.likelihood.accuracy(output.detach(), target),
+            swap=None,
+        )
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """The network that predictions would use now."""
+        return dict(self.model.state_dict())
+
+    @contextmanager
+    def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
+        """The network as kept sample ``index``, counted back from the latest: 0 is the last one.
+
+        Before the first kept sample it is the present state.
+        """
+        wanted = self.samples[-1 - index] if len(self.samples) else self.snapshot()
+        held = copy.deepcopy(dict(self.model.state_dict()))
+        grads = [(p, p.grad) for p in self.model.parameters()]
+        try:
+            for p, _ in grads:
+                p.grad = None
+            adopt(self.model, wanted)
+            yield self.model
+        finally:
+            adopt(self.model, held)
+            for p, grad in grads:
+                p.grad = grad
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``Method.state_dict``."""
+        return {
+            "method": self.name,
+            "model": dict(self.model.state_dict()),
+            "likelihood": dict(self.likelihood.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "samples": self.samples.state_dict(),
+            "steps": self.steps,
+            "engines": {name: layer.engine for name, layer in sparse_layers(self.model).items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See ``Method.load_state_dict``."""
+        if state.get("method") != self.name:
+            raise InvalidValue(
+                "state",
+                state.get("method"),
+                f"was not saved by a {self.name} run with these settings",
+            )
+        adopt(self.model, state["model"])
+        self.likelihood.load_state_dict(state["likelihood"])
+        restore_engines(self.model, state["engines"])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.samples.load_state_dict(state["samples"])
+        self.steps = int(state["steps"])
+
+    def _effective(self) -> AbstractContextManager[None]:
+        """Where forward and backward run; pruned methods mask weights inside."""
+        return nullcontext()
+
+    def _after_step(self, rows: int) -> None:
+        """What a method does between steps, before a sample is kept."""
+
+    def _schedule(self) -> float:
+        """Step size and temperature of this step; the factor of the former."""
+        factor = self.schedule(self.steps)
+        total = self.schedule.steps
+        explores = self.steps * self.schedule.cycles % total < self.config.explore * total
+        for group, lr, temperature in zip(
+            self.optimizer.param_groups, self.base_lr, self.base_temperature, strict=True
+        ):
+            group["lr"] = lr * factor
+            if temperature is not None:
+                group["temperature"] = 0.0 if explores else temperature
+        return factor

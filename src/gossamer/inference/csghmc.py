@@ -1,0 +1,50 @@
+"""Cyclical SGHMC (Zhang et al., ICLR 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from gossamer.inference.chain import ChainConfig, ChainMethod, chain_groups, sparse_copy
+from gossamer.inference.langevin import SGHMC
+from gossamer.inference.likelihood import Likelihood
+
+
+@dataclass(frozen=True, kw_only=True)
+class CSGHMCConfig(ChainConfig):
+    """Settings of cyclical SGHMC; ``lr`` is Δt².
+
+    Attributes:
+        betas: (β₁, β₂): what is kept of the velocity, and the weight of the gradient.
+    """
+
+    lr: float = 0.05
+    betas: tuple[float, float] = (0.9, 1.0)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {"lr": 0.5, "decay_biases": True, "explore": 0.9},
+}
+
+
+def build(
+    config: CSGHMCConfig,
+    model: nn.Module,
+    *,
+    num_data: int,
+    total_steps: int,
+    likelihood: Likelihood,
+) -> ChainMethod:
+    """The method on a copy of ``model``."""
+    net = sparse_copy(config, model)
+    optimizer = SGHMC(
+        chain_groups(config, net, likelihood),
+        config.lr,
+        num_data=num_data,
+        temperature=config.temperature,
+        betas=config.betas,
+    )
+    return ChainMethod("csghmc", net, likelihood, optimizer, config, total_steps)

@@ -1,0 +1,42 @@
+"""Cyclical SGLD (Zhang et al., ICLR 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from gossamer.inference.chain import ChainConfig, ChainMethod, chain_groups, sparse_copy
+from gossamer.inference.langevin import SGLD
+from gossamer.inference.likelihood import Likelihood
+
+
+@dataclass(frozen=True, kw_only=True)
+class CSGLDConfig(ChainConfig):
+    """Settings of cyclical SGLD, all inherited; ``lr`` is the plain step."""
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {"lr": 0.5, "decay_biases": True, "explore": 0.9},
+}
+
+
+def build(
+    config: CSGLDConfig,
+    model: nn.Module,
+    *,
+    num_data: int,
+    total_steps: int,
+    likelihood: Likelihood,
+) -> ChainMethod:
+    """The method on a copy of ``model``."""
+    net = sparse_copy(config, model)
+    optimizer = SGLD(
+        chain_groups(config, net, likelihood),
+        config.lr,
+        num_data=num_data,
+        temperature=config.temperature,
+    )
+    return ChainMethod("csgld", net, likelihood, optimizer, config, total_steps)

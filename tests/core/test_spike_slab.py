@@ -1,0 +1,146 @@
+"""The spike-and-slab prior against log densities, 50-digit arithmetic and brute force."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gossamer.core.groups import STATISTICS, Grouping
+from gossamer.core.spike_slab import hard_mask, soft_mask, spike_threshold, threshold_for
+from gossamer.errors import InvalidValue
+
+PRIORS = [
+    (1e-2, 1.0, 1, 0.5),
+    (1e-2, 1.0, 1, 0.9),
+    (0.5, 300.0, 9, 0.3),
+    (2e-4, 1e-2, 5, 0.999),
+    (1.0, 1.001, 4, 0.5),
+    (1e-6, 1e6, 64, 1e-6),
+]
+
+
+def log_joint(mean_square: float, size: int, precision: float, share: float) -> float:
+    """log p + Σ log N(w | 0, 1/δ) of a group of equal weights, by torch's own density."""
+    w = torch.full((size,), math.sqrt(mean_square), dtype=torch.float64)
+    normal = torch.distributions.Normal(0.0, torch.tensor(precision, dtype=torch.float64).rsqrt())
+    return math.log(share) + float(normal.log_prob(w).sum())
+
+
+@pytest.mark.parametrize(("slab", "spike", "size", "share"), PRIORS)
+def test_the_spike_is_likelier_exactly_below_the_threshold(slab, spike, size, share):
+    threshold = spike_threshold(slab, spike, size, share)
+    assert threshold > 0.0
+
+    def spike_wins(mean_square: float) -> bool:
+        return log_joint(mean_square, size, spike, share) > log_joint(
+            mean_square, size, slab, 1.0 - share
+        )
+
+    for below in (0.999, 0.5, 0.0):
+        assert spike_wins(below * threshold)
+    for above in (1.001, 2.0, 10.0):
+        assert not spike_wins(above * threshold)
+
+
+@pytest.mark.parametrize(("slab", "spike", "size", "share"), PRIORS)
+def test_the_threshold_to_50_digits(slab, spike, size, share):
+    with mpmath.workdps(50):
+
+        def density(precision, square):
+            return mpmath.sqrt(precision / (2 * mpmath.pi)) * mpmath.exp(-precision * square / 2)
+
+        def difference(square):
+            one = mpmath.mpf(share) * density(mpmath.mpf(spike), square) ** size
+            two = (1 - mpmath.mpf(share)) * density(mpmath.mpf(slab), square) ** size
+            return mpmath.log(one) - mpmath.log(two)
+
+        found = spike_threshold(slab, spike, size, share)
+        exact = mpmath.findroot(difference, (found * 0.9, found * 1.1))
+        assert abs(found / exact - 1) < 1e-11
+
+
+def test_a_rare_spike_never_wins():
+    threshold = spike_threshold(1.0, 2.0, 1, 0.1)
+    assert threshold < 0.0
+    assert log_joint(0.0, 1, 2.0, 0.1) < log_joint(0.0, 1, 1.0, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((2.0, 1.0, 1, 0.5), "slab, spike"),
+        ((1.0, 1.0, 1, 0.5), "slab, spike"),
+        ((0.0, 1.0, 1, 0.5), "slab, spike"),
+        ((math.nan, 1.0, 1, 0.5), "slab, spike"),
+        ((1.0, 2.0, 1, 0.0), "spike_share"),
+        ((1.0, 2.0, 1, 1.0), "spike_share"),
+        ((1.0, 2.0, 0, 0.5), "size"),
+    ],
+)
+def test_bad_priors_are_refused(arguments, message):
+    with pytest.raises(InvalidValue, match=message):
+        spike_threshold(*arguments)
+
+
+def test_masks_by_hand():
+    # Group 0: mean square 2.5, range 3; group 1: 4 and 0; group 2: 0.01 and 0; group 4: 1 and 2.
+    grouping = Grouping(torch.tensor([0, 1, 0, 2, 1, 4, 4]), 5)
+    values = torch.tensor([1.0, 2.0, -2.0, 0.1, 2.0, 1.0, -1.0])
+    spiked = [False, False, False, True, False, True, True]
+    assert soft_mask(values, grouping, 1.5).tolist() == spiked
+    # A group at the threshold is not below it.
+    assert soft_mask(values, grouping, 1.0).tolist() == [False] * 3 + [True] + [False] * 3
+    assert hard_mask(values, grouping, "mean_square", 1.5).tolist() == spiked
+    gone = [False, True, False, True, True, False, False]
+    assert hard_mask(values, grouping, "range", 2.0).tolist() == gone
+    gone = [False, True, False, True, True, True, True]
+    assert hard_mask(values, grouping, "abs_range", 0.5).tolist() == gone
+    assert not hard_mask(values, grouping, "range", 0.0).any(), "nothing is below 0"
+
+
+# Few distinct values make ties; the empty groups are those that no weight names.
+weights = st.lists(
+    st.tuples(st.integers(0, 6), st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0])),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(weights=weights, removed=st.integers(-2, 27), statistic=st.sampled_from(STATISTICS))
+@example(weights=[(0, 1.0), (1, 1.0), (2, 1.0)], removed=1, statistic="mean_square")
+@example(weights=[(0, 1.0), (1, 2.0)], removed=2, statistic="mean_square")
+@example(weights=[(0, 1.0), (0, 2.0), (1, 5.0)], removed=1, statistic="range")
+def test_the_threshold_removes_enough_and_no_more(weights, removed, statistic):
+    ids, values = (torch.tensor(part) for part in zip(*weights, strict=True))
+    grouping = Grouping(ids, 8)
+
+    def gone(threshold: float) -> int:
+        return int(hard_mask(values, grouping, statistic, threshold).sum())
+
+    threshold = threshold_for(values, grouping, statistic, removed)
+    if removed <= 0:
+        assert threshold == 0.0
+        assert gone(threshold) == 0
+        return
+    assert gone(threshold) >= min(removed, len(weights))
+    alive = grouping.statistic(values, statistic)[ids]
+    smaller = [t for t in {*alive.tolist(), 0.0} if t < threshold]
+    assert smaller, "the smallest statistic is a threshold that removes nothing"
+    assert all(gone(t) < removed for t in smaller)
+
+
+def test_groups_that_tie_leave_together():
+    grouping = Grouping(torch.tensor([0, 0, 1, 1, 2, 3]), 4)
+    values = torch.tensor([1.0, 1.0, 1.0, 1.0, 2.0, 9.0])
+    threshold = threshold_for(values, grouping, "mean_square", 1)
+    assert threshold == 4.0
+    assert (
+        hard_mask(values, grouping, "mean_square", threshold).tolist() == [True] * 4 + [False] * 2
+    )
+    assert threshold_for(values, grouping, "mean_square", 5) == 81.0
+    assert threshold_for(values, grouping, "mean_square", 6) == math.inf
