@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from gossamer.experiments import STUDIES, TABLES, Findings, Row, Study, Table, at_least, repeated
+from gossamer.experiments import (
+    STUDIES,
+    SURVEYS,
+    TABLES,
+    Findings,
+    Row,
+    Study,
+    Table,
+    at_least,
+    repeated,
+)
 from gossamer.experiments.progress import PlainTableProgress
 from gossamer.train import RunConfig
 
@@ -46,8 +56,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_list(gossamer: Callable[..., Any]) -> None:
     found = gossamer("reproduce", "--list", "--json").json
-    assert {row["key"] for row in found} == {*TABLES, *STUDIES}
-    assert all(key in gossamer("reproduce", "--list").out for key in (*TABLES, *STUDIES))
+    assert {row["key"] for row in found} == {*TABLES, *STUDIES, *SURVEYS}
+    assert all(key in gossamer("reproduce", "--list").out for key in (*TABLES, *STUDIES, *SURVEYS))
 
 
 def test_the_table_is_printed_and_checks_decide_only_if_strict(

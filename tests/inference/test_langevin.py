@@ -278,6 +278,7 @@ def test_a_temperature_and_its_noise_scale_take_the_same_steps():
             exact_noise=True,
             tau_lr=0.0,
         )
+        last = 0.2
         for lr in (0.2, 0.1, 0.05):
             group = opt.param_groups[0]
             group["lr"] = lr

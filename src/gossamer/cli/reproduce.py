@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,12 +14,17 @@ from gossamer.cli.parser import Parser, add_data_dir, set_run
 from gossamer.errors import InvalidValue
 from gossamer.experiments import (
     STUDIES,
+    SURVEYS,
     TABLES,
     Study,
+    Survey,
+    SurveyResult,
     Table,
     TableResult,
+    Verdict,
     find_experiment,
     run_study,
+    run_survey,
     run_table,
 )
 
@@ -54,6 +60,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
     try:
         if isinstance(found, Table):
             return _run_table(found, args, output)
+        if isinstance(found, Survey):
+            return _run_survey(found, args, output)
         return _run_study(found, args, output)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what is done is saved; the same command goes on") from None
@@ -72,6 +80,18 @@ def _run_table(table: Table, args: argparse.Namespace, output: Output) -> int:
         data_dir=args.data_dir,
     )
     output.result({**result.to_json(), "out": str(out)}, lambda console: _draw(result, console))
+    return CHECK_FAILED if args.strict and not result.ok else 0
+
+
+def _run_survey(survey: Survey, args: argparse.Namespace, output: Output) -> int:
+    scale = args.scale or survey.scales[0]
+    out = Path(args.out or f"runs/{survey.key.replace('/', '-')}-{scale}")
+    result = run_survey(
+        survey, out=out, scale=scale, seed=args.seed, repeats=args.repeats, jobs=args.jobs
+    )
+    output.result(
+        {**result.to_json(), "out": str(out)}, lambda console: _draw_survey(result, out, console)
+    )
     return CHECK_FAILED if args.strict and not result.ok else 0
 
 
@@ -98,10 +118,22 @@ def _draw(result: TableResult, console: Console) -> None:
                 table.add_row(*row)
             console.print(table, markup=False)
             console.print()
-    for verdict in result.verdicts:
-        console.print(str(verdict), style="green" if verdict.ok else "red", markup=False)
+    _draw_verdicts(result.verdicts, console)
     if result.report is not None:
         console.print(f"\nreport: {result.report}", markup=False, soft_wrap=True)
+
+
+def _draw_survey(result: SurveyResult, out: Path, console: Console) -> None:
+    console.print(f"\n{result.survey.title}\n", style="bold", markup=False)
+    console.print(Markdown(result.conclusion.markdown))
+    console.print()
+    _draw_verdicts(result.verdicts, console)
+    console.print(f"\nrows and table: {out}", markup=False, soft_wrap=True)
+
+
+def _draw_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:
+    for verdict in verdicts:
+        console.print(str(verdict), style="green" if verdict.ok else "red", markup=False)
 
 
 def _list(output: Output) -> None:
@@ -109,14 +141,26 @@ def _list(output: Output) -> None:
         {"key": one.key, "title": one.title, "scales": list(one.scales), "repeats": one.repeats}
         for one in TABLES.values()
     ]
+    surveys = [
+        {
+            "key": one.key,
+            "title": one.title,
+            "scales": list(one.scales),
+            "repeats": one.default_repeats(one.scales[0]),
+        }
+        for one in SURVEYS.values()
+    ]
     studies = [{"key": one.key, "title": one.title} for one in STUDIES.values()]
 
     def draw(console: Console) -> None:
         table = plain_table("experiment", "scales", "seeds", "what it shows")
         for one in TABLES.values():
             table.add_row(one.key, ", ".join(one.scales), str(one.repeats), one.title)
+        for survey in SURVEYS.values():
+            seeds = ", ".join(str(survey.default_repeats(scale)) for scale in survey.scales)
+            table.add_row(survey.key, ", ".join(survey.scales), seeds, survey.title)
         for study in STUDIES.values():
             table.add_row(study.key, "–", "1", study.title)
         console.print(table, markup=False)
 
-    output.result([*tables, *studies], draw)
+    output.result([*tables, *surveys, *studies], draw)

@@ -1,0 +1,1 @@
+"""Constrained variational Adam and EM-MCMC, the AISTATS 2023 submission."""

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gossamer.data import batches
+from gossamer.errors import NonFinite
+from gossamer.experiments.cvadam2023 import simulated, table4, timing
+from gossamer.experiments.cvadam2023.simulated import LiveInputs, Problem
+from gossamer.inference.em_mcmc import EMMCMC
+from gossamer.inference.pruning import Pruning
+from gossamer.nn import sparse_layers
+
+KEYS = {"example", "method", "repeat", "fdr", "fndr", "miss_rate", "selected", "seconds"}
+
+
+def tiny(example: int, method: Pruning, **changes: Any) -> dict[str, Any]:
+    """A repeat of a few epochs on a few inputs."""
+    sizes = {"num_train": 300, "num_test": 50, "num_features": 24, "batch_size": 64}
+    about = simulated.settings(example, method, 0, seed=3)
+    return {**about, **sizes, "epochs": 18, "warmup_epochs": 4, "candidates": 1, **changes}
+
+
+def in_double(problem: Problem) -> Problem:
+    network = copy.deepcopy(problem.network).double()
+    return replace(problem, x=problem.x.double(), y=problem.y.double(), network=network)
+
+
+def dense_weights(method: EMMCMC) -> dict[str, torch.Tensor]:
+    """The masked weights in their dense shapes, and the biases, by the names of the plain net."""
+    found = {}
+    state = method.snapshot()
+    for name, layer in sparse_layers(method.model).items():
+        weight = torch.zeros(layer.layout.numel, dtype=torch.float64)
+        indices = state.get(f"{name}.indices")
+        places = torch.arange(weight.numel()) if indices is None else indices.long()
+        weight[places] = state[f"{name}.weight_values"].flatten()
+        found[f"{name}.weight"] = weight.reshape(layer.layout.shape)
+        found[f"{name}.bias"] = state[f"{name}.bias"]
+    return found
+
+
+@pytest.mark.parametrize("method", simulated.METHODS)
+@pytest.mark.parametrize("example", [1, 3])
+def test_sparse_and_dense_code_give_the_same_weights(
+    example: int, method: Pruning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Between the sizes of the first weights' columns, so that a few leave in every epoch.
+    monkeypatch.setattr(simulated, "PRUNE_THRESHOLD", 0.018)
+    monkeypatch.setattr(
+        simulated,
+        "AUTHORS_OF",
+        {example: simulated.Authors(18, lr=0.05, slab_decay=2e-3, spike_threshold=0.02)},
+    )
+    about = {**tiny(example, method), "spike_decay": 1e-2}  # weak enough for DPF's to come back
+    problem = in_double(Problem.of(about))
+    sparse, dense = simulated.method_of(about, problem), timing.dense(about, problem)
+    data = LiveInputs(problem.x, problem.y, about["batch_size"])
+    order, same_order = (torch.Generator().manual_seed(5) for _ in range(2))
+    noise = torch.Generator().manual_seed(6).get_state()
+    states = {"sparse": noise, "dense": noise}
+    counts = []
+    for epoch in range(about["epochs"]):
+        torch.set_rng_state(states["sparse"])
+        simulated.train_epoch(sparse, data, order)
+        states["sparse"] = torch.get_rng_state()
+        torch.set_rng_state(states["dense"])
+        for batch in batches(problem.x, problem.y, about["batch_size"], same_order):
+            dense.step(batch)
+        states["dense"] = torch.get_rng_state()
+        expected = dense.effective()
+        for name, weight in dense_weights(sparse).items():
+            torch.testing.assert_close(
+                weight, expected[name], rtol=1e-9, atol=1e-12, msg=f"{name}, epoch {epoch}"
+            )
+        counts.append(len(simulated.read_inputs(sparse)))
+    assert counts[2] == 24  # the warm-up
+    falls = sum(after < before for before, after in pairwise(counts))
+    rises = sum(after > before for before, after in pairwise(counts))
+    assert falls >= 2, counts
+    assert (rises > 0) == (method == "dpf")
+    if method == "dfp":
+        assert counts[-2] <= 6, counts  # few enough for LiveInputs to load them alone
+
+
+@pytest.mark.parametrize(("example", "metric"), [(1, "mse"), (2, "mse"), (3, "accuracy")])
+def test_a_repeat_has_its_keys_and_is_repeatable(example: int, metric: str) -> None:
+    about = tiny(example, "dfp", epochs=6, cycles=2)
+    row = table4.carry_out(about)
+    assert row.keys() >= KEYS | {metric, f"{metric}_ensemble", f"{metric}_cycle"}
+    assert row["num_selected"] == len(row["selected"])
+    assert all(1 <= variable <= 24 for variable in row["selected"])
+    again = simulated.carry_out(about)
+    assert {**again, "seconds": 0} == {**row, "seconds": 0}
+    other = simulated.carry_out({**about, "seed": 4})
+    assert other[metric] != row[metric] or other["selected"] != row["selected"]
+
+
+def test_scores_are_of_the_samples_they_name() -> None:
+    about = tiny(1, "dpf", epochs=6, cycles=2)
+    problem = Problem.of(about)
+    method = simulated.method_of(about, problem)
+    for _ in range(about["epochs"]):
+        for batch in batches(problem.x, problem.y, 64, problem.order):
+            method.step(batch)
+    x = torch.from_numpy(problem.simulation.x_test)
+    outputs = []
+    for index in range(len(method.samples)):
+        with method.sample(index, seed=0, noise="weight") as network, torch.no_grad():
+            outputs.append(network(x)[:, 0])
+    stacked = torch.stack(outputs).double()
+    y = torch.from_numpy(problem.simulation.y_test).double()
+    found = simulated.scores(method, problem)
+    assert len(outputs) == 6
+    for name, count in (("mse", 1), ("mse_cycle", 3), ("mse_ensemble", 6)):
+        error = float((stacked[:count].mean(0) - y).square().mean())
+        assert found[name] == pytest.approx(error, rel=1e-5)
+
+
+def test_first_weights_are_chosen_on_held_out_training_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    about = tiny(1, "dfp", candidates=3, trial_epochs=1)
+    problem = Problem.of(about)
+    before, seen = torch.get_rng_state(), []
+
+    def error(method: EMMCMC, x: torch.Tensor, y: torch.Tensor) -> float:
+        assert torch.equal(x, problem.x[270:])
+        assert torch.equal(y, problem.y[270:])
+        seen.append(method.model)
+        return [0.5, 0.25, float("inf")][len(seen) - 1]
+
+    monkeypatch.setattr(simulated, "_held_out_error", error)
+    chosen = simulated.with_chosen_weights(about, problem)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(chosen.x, problem.x)
+    words = np.random.SeedSequence((about["seed"], 1, 2)).generate_state(1)
+    torch.manual_seed(int(words[0]))
+    wanted = simulated.relu_network((24, 5, 3, 1))
+    for one, two in zip(chosen.network.parameters(), wanted.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert simulated.with_chosen_weights(tiny(1, "dfp"), problem) is problem
+
+
+def test_live_inputs_are_the_same_rows_with_other_columns_zero() -> None:
+    x, y = torch.randn(50, 20), torch.arange(50.0)
+    data, columns = LiveInputs(x, y, 16), torch.tensor([3, 7])
+
+    def loaded(source: LiveInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        order = torch.Generator().manual_seed(1)
+        parts = [(a.clone(), b) for a, b in source.epoch(order)]
+        return torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts])
+
+    full, target = loaded(data)
+    data.narrow(torch.arange(11))  # too many to be worth it
+    assert torch.equal(loaded(data)[0], full)
+    data.narrow(columns)
+    narrow, same_target = loaded(data)
+    assert torch.equal(target, same_target)
+    assert torch.equal(narrow[:, columns], full[:, columns])
+    assert float(narrow.abs().sum()) == pytest.approx(float(full[:, columns].abs().sum()), rel=1e-6)
+
+
+def test_settings_are_the_authors() -> None:
+    tasks = table4.tasks(scale="paper", seed=5, repeats=10)
+    assert len({task.name for task in tasks}) == len(tasks) == 61
+    assert [task.name for task in tasks if task.alone] == ["timing"]
+    last = {task.name: task.settings for task in tasks}["example2-dpf-r9"]
+    assert (last["epochs"], last["cycles"], last["seed"]) == (6000, 6, 14)
+    assert last["batch_size"] == 1024
+    problem = Problem.of({**last, "num_train": 2048, "num_test": 10})
+    assert [tuple(p.shape) for p in problem.network.parameters()][::2] == [
+        (6, 2000),
+        (4, 6),
+        (3, 4),
+        (1, 3),
+    ]
+    config = simulated.method_of(last, problem).config
+    assert (config.lr, config.weight_decay, config.spike_threshold) == (0.01, 5e-4, 1e-2)
+    assert (config.spike_decay, config.prune_threshold) == (2.0, 1e-3)
+    spikes = [task.settings["spike_decay"] for task in tasks[:3]]
+    assert spikes == [1e-2, 1e-2, 5e-2]  # DFP: the authors', but for Example 3
+    assert (config.noise_scale, config.temperature) == (1.0, None)
+    assert (config.betas, config.tau_lr, config.decay_biases) == ((0.1, 1.0), 0.1, True)
+    steps = problem.steps
+    assert 99 < config.warmup * steps < 100  # 50 epochs of 2 batches
+    small = table4.tasks(scale="small", seed=0, repeats=2)
+    assert [task.name for task in small] == ["example1-dfp-r0", "example1-dfp-r1", "timing"]
+    assert (small[0].settings["epochs"], small[0].settings["cycles"]) == (500, 1)
+
+
+def test_timing_measures_both() -> None:
+    about = {**timing.settings(seed=0), **tiny(1, "dfp"), "epochs_before": 6, "epochs_timed": 2}
+    row = table4.carry_out(about)
+    assert row["seconds_per_epoch"] > 0
+    assert row["ratio"] == row["seconds_per_epoch_dense"] / row["seconds_per_epoch"]
+    assert "alternating epochs" in timing.describe(row)
+
+
+def row_of(example: int, repeat: int, value: float, fdr: float = 0.0) -> dict[str, Any]:
+    metric = "accuracy" if example == 3 else "mse"
+    scores = {metric: value, f"{metric}_cycle": value, f"{metric}_ensemble": value + 0.1}
+    selected = [1, 2, 3, 4, 5][: 4 if example == 3 else 5]
+    return {
+        "example": example,
+        "method": "dfp",
+        "repeat": repeat,
+        **scores,
+        "fdr": fdr,
+        "fndr": 0.0,
+        "miss_rate": 0.0,
+        "selected": selected,
+        "num_selected": len(selected),
+        "nnz": 40,
+        "epochs": 3000,
+        "seconds": 60.0,
+    }
+
+
+def test_verdicts() -> None:
+    rows = [row_of(1, 0, 1.2), row_of(1, 1, 1.3, fdr=0.2), row_of(3, 0, 0.93), row_of(3, 1, 0.94)]
+    named = {f"example{row['example']}-dfp-r{row['repeat']}": row for row in rows}
+    found = table4.conclude(named, scale="paper")
+    assert [(verdict.name, verdict.ok) for verdict in found.verdicts] == [
+        ("example1-dfp: FDR = FNDR = 0 in every repeat", False),
+        ("example3-dfp: FDR = FNDR = 0 in every repeat", True),
+        ("example1-dfp: MSE of the last sample ≤ 1.320", True),
+        ("example1-dfp: MSE of the ensemble ≤ 1.320", False),
+        ("example3-dfp: accuracy of the last sample ≥ 93.50 %", True),
+        ("example3-dfp: accuracy of the ensemble ≥ 93.50 %", True),
+    ]
+    assert found.verdicts[0].text == "1 of 2 repeats; not in repeat 1"
+    assert found.verdicts[2].text == "1.250 ± 0.050"
+    assert "| Example 1, DFP | 2 | 1.250 ± 0.050 |" in found.markdown
+    assert "| Example 3, DFP | 1 | 94.00 % | 1, 2, 3, 4 |" in found.markdown
+    line = found.values["lines"][1]
+    assert line["paper"] == {"accuracy": 0.947, "fdr": 0.0, "fndr": 0.0, "num_selected": 4}
+    assert line["accuracy"] == pytest.approx(0.935, rel=1e-12)
+    assert len(table4.conclude(named, scale="small").verdicts) == 2
+    rows[0]["mse"] = None  # what a file holds of a NaN
+    assert not table4.conclude(named, scale="paper").verdicts[2].ok
+
+
+def test_a_chain_that_leaves_the_numbers_is_told() -> None:
+    about = tiny(1, "dfp", epochs=6, cycles=2)
+    problem = Problem.of(about)
+    problem.y[0] = float("nan")
+    method = simulated.method_of(about, problem)
+    with pytest.raises(NonFinite):
+        simulated.train_epoch(method, LiveInputs(problem.x, problem.y, 64), problem.order)

@@ -1,0 +1,35 @@
+"""Tasks for surveys: other processes must be able to import them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gossamer.errors import NonFinite
+
+
+def work(settings: dict[str, Any]) -> dict[str, Any]:
+    """Leaves a mark for every time it is done, then does what the settings say."""
+    with Path(settings["marks"]).open("a") as file:
+        file.write(f"{settings['number']}\n")
+    kind = settings["kind"]
+    if kind == "sleeps":
+        time.sleep(60)
+    if kind == "slow":
+        time.sleep(0.2)
+    if kind == "diverges":
+        raise NonFinite("loss", "nan", "must be finite")
+    if kind == "fails":
+        raise ValueError("no such luck")
+    if kind == "dies":
+        os._exit(7)
+    return {
+        "square": settings["number"] ** 2,
+        "threads": torch.get_num_threads(),
+        "malloc": os.environ.get("MALLOC_MMAP_MAX_"),
+        "bad": float("nan"),
+    }
