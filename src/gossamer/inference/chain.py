@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gossamer.core.langevin import Betas, check_betas
@@ -23,7 +24,7 @@ from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import require_finite
 from gossamer.inference.parameters import parameter_groups
-from gossamer.nn import Noise, restore_engines, sparse_layers, to_sparse
+from gossamer.nn import Noise, restore_engines, sparse_layers, to_sparse, weight_groups
 from gossamer.nn.resize import adopt
 from gossamer.ops import AUTO
 
@@ -43,6 +44,8 @@ class ChainConfig:
         samples_per_cycle: Samples kept at the end of each.
         sample_every: Steps between the samples of a cycle; a twentieth of it if ``None``.
         explore: Share of each cycle that is walked without noise.
+        freeze: At the end of a cycle, stop for good the weights that moved since the end of the
+            last one by less than this share of their layer's root mean square; ``None``: never.
         budget_mb: Memory for samples; ``None`` for no limit.
         sample_folder: Where samples beyond the budget go.
         sparsity: Share of weights removed before training; 0 is dense.
@@ -58,6 +61,7 @@ class ChainConfig:
     samples_per_cycle: int = 3
     sample_every: int | None = None
     explore: float = 0.0
+    freeze: float | None = None
     budget_mb: float | None = None
     sample_folder: str | None = None
     sparsity: float = 0.0
@@ -74,6 +78,8 @@ class ChainConfig:
                 raise InvalidValue(name, getattr(self, name), "must be at least 1")
         if self.sample_every is not None and self.sample_every < 1:
             raise InvalidValue("sample_every", self.sample_every, "must be at least 1")
+        if self.freeze is not None and not self.freeze >= 0.0:
+            raise InvalidValue("freeze", self.freeze, "must not be negative, or none")
         if not 0.0 <= self.explore <= 1.0:
             raise InvalidValue("explore", self.explore, "must lie in [0, 1], a share of a cycle")
         if self.explore > 0.0 and self.temperature is None:
@@ -189,6 +195,9 @@ class ChainMethod:
         self._after_step(x.shape[0])
         if self.steps in self.sample_steps:
             self.samples.add(self.snapshot())
+        cycles, total = self.schedule.cycles, self.schedule.steps
+        if self.config.freeze is not None and self.steps * cycles % total < cycles:
+            self._freeze(self.config.freeze)  # the next step begins a cycle
         return StepInfo(
             loss=float(nll.detach()),
             nll=float(nll.detach()),
@@ -248,6 +257,22 @@ class ChainMethod:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.samples.load_state_dict(state["samples"])
         self.steps = int(state["steps"])
+
+    @torch.no_grad()
+    def _freeze(self, share: float) -> None:
+        """Stop the weights that came back to where they were a cycle ago."""
+        for group in weight_groups(self.model):
+            p = group.first.leading()
+            if not p.requires_grad:
+                continue
+            state = self.optimizer.state[p]
+            before = state.get("cycle_end")
+            state["cycle_end"] = p.detach().clone()
+            if before is not None:
+                settled = (p - before).abs() < share * p.square().mean().sqrt()
+                if "moving" in state:
+                    settled |= state["moving"] == 0.0
+                self.optimizer.set_frozen(p, settled)
 
     def _effective(self) -> AbstractContextManager[None]:
         """Where forward and backward run; pruned methods mask weights inside."""

@@ -1,8 +1,8 @@
 """Posterior samples of a chain, kept for prediction.
 
 What did not change since the last sample (frozen weights, supports, BatchNorm counters) is kept
-once: the ensemble that shares weights of the discussion of cvadam2023. Beyond a budget of memory
-samples go to files.
+once: the ensemble that shares weights of the discussion of cvadam2023. Of a tensor of which few
+elements changed only those are kept. Beyond a budget of memory samples go to files.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Collection:
         self.budget = budget
         self.folder = None if folder is None else Path(folder)
         self._samples: list[dict[str, int]] = []
+        self._changes: dict[int, tuple[int, int]] = {}  # base and positions of what is a change
         self._tensors: dict[int, Tensor] = {}  # those in memory
         self._files: dict[int, Path] = {}  # those on disk
         self._next = 0
@@ -56,56 +57,77 @@ class Collection:
     @property
     def nbytes(self) -> int:
         """Memory held, each tensor once."""
-        return sum(t.numel() * t.element_size() for t in self._tensors.values())
+        return sum(map(_nbytes, self._tensors.values()))
 
     @property
     def nbytes_unshared(self) -> int:
         """What all samples would take if nothing were shared."""
-        return sum(t.numel() * t.element_size() for sample in self for t in sample.values())
+        return sum(_nbytes(t) for sample in self for t in sample.values())
 
     def add(self, state: Mapping[str, Tensor]) -> None:
         """Keep a copy of the state of a network."""
         before = self[-1] if self._samples else {}
         numbers = self._samples[-1] if self._samples else {}
         fresh = {
-            name: tensor.detach().clone()
+            name: _stored(before.get(name), tensor.detach())
             for name, tensor in state.items()
             if name not in before or not _same(before[name], tensor)
         }
-        self._make_room(sum(t.numel() * t.element_size() for t in fresh.values()))
+        self._make_room(sum(_nbytes(t) for parts in fresh.values() for t in parts))
         sample: dict[str, int] = {}
         for name in state:
-            if name in fresh:
-                self._tensors[self._next] = fresh[name]
-                sample[name], self._next = self._next, self._next + 1
-            else:
+            if name not in fresh:
                 sample[name] = numbers[name]
+                continue
+            values, *positions = fresh[name]
+            sample[name] = self._keep(values)
+            if positions:
+                self._changes[sample[name]] = (numbers[name], self._keep(positions[0]))
         self._samples.append(sample)
         if self.folder is not None:
             self._make_room(0)  # a sample that is larger than the budget
 
     def clear(self) -> None:
         """Forget all samples; files are left to their owner."""
-        self._samples, self._tensors, self._files, self._next = [], {}, {}, 0
+        self._samples, self._changes, self._tensors, self._files = [], {}, {}, {}
+        self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
         """All samples, each tensor once."""
         files: dict[Path, dict[str, Tensor]] = {}
-        tensors = {str(n): self._tensor(n, files) for n in sorted({*self._tensors, *self._files})}
-        return {"samples": [dict(s) for s in self._samples], "tensors": tensors}
+        tensors = {str(n): self._part(n, files) for n in sorted({*self._tensors, *self._files})}
+        changes = {str(n): list(parts) for n, parts in self._changes.items()}
+        return {"samples": [dict(s) for s in self._samples], "changes": changes, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the samples of ``state``."""
         tensors = {int(n): t.clone() for n, t in state["tensors"].items()}
         samples = [{k: int(n) for k, n in s.items()} for s in state["samples"]]
-        missing = {n for s in samples for n in s.values()} - tensors.keys()
+        changes = {int(n): (int(b), int(p)) for n, (b, p) in state["changes"].items()}
+        named = {n for s in samples for n in s.values()}.union(*changes.values())
+        missing = (named | changes.keys()) - tensors.keys()
         if missing:
             raise InvalidData("samples", min(missing), "name a tensor that is not in the state")
         self.clear()
-        self._samples, self._tensors, self._next = samples, tensors, max(tensors, default=-1) + 1
+        self._samples, self._changes, self._tensors = samples, changes, tensors
+        self._next = max(tensors, default=-1) + 1
         self._make_room(0)
 
+    def _keep(self, tensor: Tensor) -> int:
+        number, self._next = self._next, self._next + 1
+        self._tensors[number] = tensor
+        return number
+
     def _tensor(self, number: int, files: dict[Path, dict[str, Tensor]]) -> Tensor:
+        """A tensor of a sample: as it was kept, or the changes since another one put into that."""
+        if number not in self._changes:
+            return self._part(number, files)
+        base, positions = self._changes[number]
+        found = self._tensor(base, files).clone(memory_format=torch.contiguous_format)
+        found.view(-1)[self._part(positions, files).long()] = self._part(number, files)
+        return found
+
+    def _part(self, number: int, files: dict[Path, dict[str, Tensor]]) -> Tensor:
         if number in self._tensors:
             return self._tensors[number]
         path = self._files[number]
@@ -136,6 +158,21 @@ class Collection:
             path = self.folder / name
             save_file(leaving, path)
             self._files |= {int(number): path for number in leaving}
+
+
+def _stored(before: Tensor | None, tensor: Tensor) -> tuple[Tensor, ...]:
+    """A copy of the tensor; or what changed since ``before`` and where, if that is less."""
+    if before is None or before.shape != tensor.shape or before.dtype != tensor.dtype:
+        return (tensor.clone(),)
+    flat = tensor.reshape(-1)
+    where = (flat != before.reshape(-1)).nonzero().squeeze(1)
+    where = where.to(torch.int32) if flat.numel() < 2**31 else where
+    changes = (flat[where.long()], where)
+    return changes if sum(map(_nbytes, changes)) < _nbytes(tensor) else (tensor.clone(),)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _same(one: Tensor, two: Tensor) -> bool:

@@ -49,6 +49,8 @@ class CVAdamConfig(ChainConfig):
                 "must be 0: the draws of CV-Adam are its gradient's noise",
                 "lower alpha instead",
             )
+        if self.freeze is not None:
+            raise InvalidValue("freeze", self.freeze, "must be none: the weights are fresh draws")
         for name in ("alpha", "alpha_end"):
             if not 0.0 < getattr(self, name) < inf:
                 raise InvalidValue(name, getattr(self, name), "must be positive")
