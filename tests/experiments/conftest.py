@@ -1,9 +1,11 @@
-"""A table of four runs of a second each, and a watcher that remembers."""
+"""A table of four runs of a second each, a watcher that remembers, and a tiny Fashion-MNIST."""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gossamer.experiments import Check, Row, Table, at_least, repeated, runner
@@ -86,3 +88,20 @@ def blank_report(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def watcher() -> type[Watcher]:
     return Watcher
+
+
+@pytest.fixture(scope="session")
+def fashion_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A data folder whose Fashion-MNIST is 16x16 noise with a bright row that tells the class."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "fashion-mnist").mkdir()
+    rng = np.random.default_rng(5)
+    for part, count in (("train", 400), ("t10k", 100)):
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        images = rng.integers(0, 100, (count, 16, 16), dtype=np.uint8)
+        images[np.arange(count), 3 + labels] = 255
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            path = folder / "fashion-mnist" / f"{part}-{kind}-ubyte"
+            path.write_bytes(header + array.tobytes())
+    return str(folder)

@@ -238,3 +238,32 @@ def test_a_run_without_a_checkpoint_says_how_to_go_on(tmp_path: Path, small: Run
         path.rename(tmp_path / path.name)
     with pytest.raises(CheckpointError, match="has no checkpoint yet; train on with: gossamer"):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize("pruning", ["dfp", "dpf"])
+def test_size_is_that_of_the_network_that_predicts(
+    tmp_path: Path, small: RunConfig, pruning: str
+) -> None:
+    """DPF keeps all weights and predicts with few: metrics, curves and record tell of those."""
+    options = {"pruning": pruning, "target_sparsity": 0.5, "group": "weight", "cycles": 1}
+    config = dataclasses.replace(
+        small, method="em_mcmc", method_options={**options, "prune_group": "weight"}
+    )
+    metrics = train(config, tmp_path / "run").metrics
+    assert metrics is not None
+    method = load_run(tmp_path / "run").method
+    with method.sample(0, seed=0, noise="weight") as network:
+        layers = [m for m in network.modules() if hasattr(m, "weight_values")]
+        kept = sum(int(layer.weight.count_nonzero()) for layer in layers)
+        total = sum(layer.weight.numel() for layer in layers)
+    assert kept == total / 2
+    assert (metrics["nnz"], metrics["sparsity"]) == (kept, 0.5)
+    held = sum(layer.weight_values.numel() for layer in layers)
+    assert held == (kept if pruning == "dfp" else total)
+    curves = json.loads((tmp_path / "run" / "curves.json").read_text())
+    assert sum(layer["nnz"] for layer in curves["layers"]) == kept
+    assert sum(curves["weights"]["mean_hist"]["counts"]) == kept
+    lines = (tmp_path / "run" / "record.jsonl").read_text().splitlines()
+    sizes = [one["nnz"] for line in lines if (one := json.loads(line))["kind"] == "epoch"]
+    assert len(sizes) == config.epochs
+    assert sizes[0] >= sizes[-1] == kept

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,10 +21,12 @@ class Findings:
     Attributes:
         values: JSON values.
         markdown: The same for a reader.
+        figures: Files to lie beside them, by name: SVG.
     """
 
     values: dict[str, Any]
     markdown: str
+    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 class Carry(Protocol):
@@ -60,7 +62,9 @@ def run_study(
     data_dir: str | None = None,
     notice: Callable[[str], None],
 ) -> Findings:
-    """Carry a study out and write ``study.json`` and ``study.md``; a finished one is read again.
+    """Carry a study out; a finished one is read again.
+
+    Its folder gets ``study.json``, ``study.md`` and the figures.
 
     Raises:
         CheckpointError: ``out`` holds something else.
@@ -75,11 +79,15 @@ def run_study(
                 "study folder", str(folder), f"holds another study, {found}", "choose another --out"
             )
         notice(f"already done: {stored}")
-        return Findings(about["values"], (folder / _MARKDOWN).read_text(encoding="utf-8"))
+        figures = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.svg")}
+        markdown = (folder / _MARKDOWN).read_text(encoding="utf-8")
+        return Findings(about["values"], markdown, figures)
     if folder.exists() and any(folder.iterdir()):
         raise CheckpointError("study folder", str(folder), "is not empty", "choose another --out")
     findings = study.carry_out(seed=seed, data_dir=data_dir, notice=notice)
     folder.mkdir(parents=True, exist_ok=True)
+    for name, svg in findings.figures.items():
+        (folder / name).write_text(svg, encoding="utf-8")
     (folder / _MARKDOWN).write_text(findings.markdown, encoding="utf-8")
     write_json(stored, {"study": study.key, "seed": seed, "values": findings.values})
     return findings

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gossamer.data import DataSet, Preparation
 from gossamer.errors import UnknownName
@@ -85,10 +85,20 @@ def evaluate(
         metrics.update({key + suffix: value for key, value in found.items()})
         if place == 0:
             curves = _curves(prediction, y, dataset.preparation, outside)
-    total = summary(method.model)
-    metrics.update(nnz=total.nnz, sparsity=total.sparsity)
-    curves.update(_weight_curves(method))
+    metrics.update(predicting_size(method))
+    with method.sample(0, seed=seed, noise="weight") as network:
+        curves.update(_weight_curves(network))
     return metrics, curves
+
+
+def predicting_size(method: Method) -> dict[str, float | int]:
+    """``nnz`` and ``sparsity`` of the network that predicts, which is the latest sample.
+
+    ``method.model`` may hold more: under DPF the weights that are masked.
+    """
+    with method.sample(0, seed=0, noise="weight") as network:
+        total = summary(network)
+    return {"nnz": total.nnz, "sparsity": total.sparsity}
 
 
 def validate(method: Method, dataset: DataSet, *, num_samples: int, seed: int) -> Metrics:
@@ -173,12 +183,12 @@ def _curves(
     }
 
 
-def _weight_curves(method: Method) -> Curves:
+def _weight_curves(network: nn.Module) -> Curves:
     layers = [
         {"name": r.name, "shape": list(r.shape), "nnz": r.nnz, "sparsity": r.sparsity}
-        for r in summary(method.model).rows
+        for r in summary(network).rows
     ]
-    firsts = [group.first for group in weight_groups(method.model)]
+    firsts = [group.first for group in weight_groups(network)]
     if not firsts:
         return {"layers": layers}
     means = torch.cat([layer.leading().detach().double().flatten() for layer in firsts])

@@ -17,11 +17,10 @@ import torch
 from gossamer.data import batches
 from gossamer.errors import NonFinite
 from gossamer.inference import StepInfo
-from gossamer.nn import summary
 from gossamer.train.assembly import Assembly, leaves_out_last
 from gossamer.train.checkpoint import mark_best, save_checkpoint
 from gossamer.train.config import RunConfig
-from gossamer.train.evaluate import Metrics, validate
+from gossamer.train.evaluate import Metrics, predicting_size, validate
 from gossamer.train.folder import RunFolder
 from gossamer.train.progress import Progress
 from gossamer.train.record import Record
@@ -65,8 +64,7 @@ class Session:
         self._sums: dict[str, float] = {}
         self._epoch_seconds = 0.0
         self._saved_step: int | None = None
-        total = summary(self.method.model)
-        self._size: dict[str, float | int] = {"sparsity": total.sparsity, "nnz": total.nnz}
+        self._size = predicting_size(self.method)
 
     @property
     def step(self) -> int:
@@ -80,6 +78,7 @@ class Session:
         self._sums, self.best = dict(state["sums"]), state["best"]
         self._epoch_start = state["order"]
         self.method.load_state_dict(state["method"])
+        self._size = predicting_size(self.method)
         torch.set_rng_state(state["torch"])
         self._saved_step = self.step
         # A kill between a checkpoint and its pointer leaves the pointer one behind.
@@ -112,6 +111,7 @@ class Session:
             num_samples=min(self.config.num_samples, _VALIDATION_SAMPLES),
             seed=self.config.seed,
         )
+        self._size = predicting_size(self.method)  # methods that prune shrink
         self.epoch, self.position = self.epoch + 1, 0
         self._epoch_start = self._order.get_state()
         count_time()

@@ -1,0 +1,258 @@
+"""``cvadam2023/paths``: Fig. 1, paths of weights by channel, and Fig. 2, sparsity over training.
+
+The runs are those of ``cvadam2023/fashion`` at 90 % (same seed, same steps), watched: LeNet on
+Fashion-MNIST under DFP and DPF. Accuracy is that of the present network on the validation images,
+not of the samples kept so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.core.groups import Grouping
+from gossamer.data import DataSet, batches
+from gossamer.errors import InvalidValue
+from gossamer.experiments.cvadam2023.fashion import base_config, pruned_options
+from gossamer.experiments.study import Findings, Study
+from gossamer.inference.em_mcmc import EMMCMC
+from gossamer.inference.pruning import units_of
+from gossamer.metrics import accuracy
+from gossamer.nn import sparse_layers
+from gossamer.predict import ClassPrediction, predict
+from gossamer.report.path_figures import draw_channels, draw_sparsity
+from gossamer.report.style import draw_file
+from gossamer.train import RunConfig
+from gossamer.train.assembly import assemble, leaves_out_last
+
+TARGET = 0.9
+LAYER = "conv2"
+"""The layer of Fig. 1: the first convolution with more than one input channel."""
+WEIGHTS = 12
+"""Paths per channel."""
+RECORDS = 12
+"""Points of a path per epoch, about."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A run over training, at epochs 0, 1, ...
+
+    Attributes:
+        epoch: Epochs done.
+        accuracy: Of the present network, on the validation part.
+        soft_sparsity: Share of all weights that are zero or under the spike; 0 in the warm-up.
+        hard_sparsity: Share that is zero.
+        stored: Weights that are held, masked ones included.
+    """
+
+    epoch: list[int] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    soft_sparsity: list[float] = field(default_factory=list)
+    hard_sparsity: list[float] = field(default_factory=list)
+    stored: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ChannelPaths:
+    """Some weights of one input channel over training.
+
+    Attributes:
+        channel: Its number.
+        kept: Whether any of its weights takes part at the end.
+        weights: ``[weight][time]``, as they are held: 0 once they left under DFP; under DPF w
+            itself, masked or not.
+    """
+
+    channel: int
+    kept: bool
+    weights: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was seen of one run.
+
+    Attributes:
+        course: Per epoch.
+        times: Epochs done at the points of the paths.
+        channels: One for every input channel of the layer.
+    """
+
+    course: Course
+    times: list[float]
+    channels: list[ChannelPaths]
+
+
+def watch(
+    config: RunConfig,
+    notice: Callable[[str], None],
+    *,
+    layer: str = LAYER,
+    weights: int = WEIGHTS,
+    records: int = RECORDS,
+) -> Watched:
+    """Train an ``em_mcmc`` run and watch its masks, its accuracy and the weights of one layer.
+
+    Args:
+        config: The run.
+        notice: Called with a line per epoch.
+        layer: Whose weights are followed.
+        weights: Weights followed per input channel, evenly spread.
+        records: Points per epoch, about.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        assembly = assemble(config)
+        method, data = assembly.method, assembly.dataset
+        if not isinstance(method, EMMCMC):
+            raise InvalidValue("method", config.method, "has no masks to watch", "use em_mcmc")
+        order = torch.Generator().manual_seed(config.seed)
+        per_epoch = assembly.facts.steps_per_epoch
+        every = max(1, per_epoch // records)
+        chosen = _followed(method, layer, weights)
+        course, times, seen = Course(), [0.0], [_dense(method, layer)[chosen]]
+        _note(course, method, data, 0)
+        for epoch in range(1, config.epochs + 1):
+            drop_last = leaves_out_last(data.num_train, config.batch_size)
+            for batch in batches(
+                data.x_train, data.y_train, config.batch_size, order, drop_last=drop_last
+            ):
+                method.step(batch)
+                if method.steps % every == 0 or method.steps == method.schedule.steps:
+                    times.append(method.steps / per_epoch)
+                    seen.append(_dense(method, layer)[chosen])
+            _note(course, method, data, epoch)
+            notice(
+                f"{method.config.pruning}: epoch {epoch}/{config.epochs}, "
+                f"accuracy {course.accuracy[-1]:.3f}, sparsity {course.hard_sparsity[-1]:.3f}"
+            )
+    paths = torch.stack(seen, dim=2)  # [channel, weight, time]
+    alive = _channels_kept(method, layer)
+    return Watched(
+        course,
+        times,
+        [
+            ChannelPaths(number, bool(alive[number]), _rounded(channel))
+            for number, channel in enumerate(paths)
+        ],
+    )
+
+
+def _note(course: Course, method: EMMCMC, data: DataSet, epoch: int) -> None:
+    with method.pruner.effective():
+        found = predict(method.model, data.x_val, 1, keep_samples=False)
+    assert isinstance(found, ClassPrediction)
+    warm = method.steps >= method.config.warmup * method.schedule.steps
+    course.epoch.append(epoch)
+    course.accuracy.append(accuracy(found.probs, data.y_val))
+    course.soft_sparsity.append(method.pruner.soft_sparsity() if warm else 0.0)
+    course.hard_sparsity.append(method.pruner.hard_sparsity)
+    course.stored.append(sum(group.first.nnz for group in method.pruner.groups))
+
+
+def _dense(method: EMMCMC, name: str) -> Tensor:
+    """The layer's flat dense weight as it is held."""
+    layer = sparse_layers(method.model)[name]
+    dense = torch.zeros(layer.layout.numel)
+    dense[layer.support.positions()] = layer.leading().detach()
+    return dense
+
+
+def _followed(method: EMMCMC, name: str, weights: int) -> Tensor:
+    """Flat positions of the weights to follow: ``[channels, weights]``."""
+    layer = sparse_layers(method.model).get(name)
+    if layer is None or layer.support.indices is not None:
+        raise InvalidValue("layer", name, "is no layer that starts dense")
+    units = units_of(layer)
+    ids = Grouping.of(layer.support, units, "input").ids
+    members = ids.argsort(stable=True).view(units.count("input"), -1)
+    places = torch.linspace(0, members.shape[1] - 1, min(weights, members.shape[1]))
+    return members[:, places.round().long()]
+
+
+def _channels_kept(method: EMMCMC, name: str) -> Tensor:
+    """Whether any weight of an input channel takes part: bool ``[channels]``."""
+    units = units_of(sparse_layers(method.model)[name])
+    with method.pruner.effective():
+        used = _dense(method, name).nonzero().squeeze(1)
+    return torch.bincount(units.of(used, "input"), minlength=units.count("input")) > 0
+
+
+def _rounded(paths: Tensor) -> list[list[float]]:
+    return [[round(value, 6) for value in path] for path in paths.tolist()]
+
+
+def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None]) -> Findings:
+    """Both runs, both figures."""
+    seen: dict[str, Watched] = {}
+    for pruning in ("dfp", "dpf"):
+        config = replace(
+            base_config(data_dir),
+            method="em_mcmc",
+            method_options=pruned_options(pruning, TARGET),
+            seed=seed,
+        )
+        seen[pruning.upper()] = watch(config, notice)
+    values: dict[str, Any] = {
+        "target": TARGET,
+        "layer": LAYER,
+        "runs": {label: asdict(watched.course) for label, watched in seen.items()},
+        "paths": {
+            label: {
+                "epoch": watched.times,
+                "channels": [asdict(channel) for channel in watched.channels],
+            }
+            for label, watched in seen.items()
+        },
+    }
+    return Findings(values, _markdown(seen), figures(values))
+
+
+def figures(values: dict[str, Any]) -> dict[str, str]:
+    """Fig. 1, for DFP and for DPF, and Fig. 2 as SVG, from the study's values."""
+    channels = f"paths of weights of {values['layer']} by input channel"
+    course = "accuracy, soft and hard sparsity over training, DFP and DPF"
+    paths = values["paths"]
+    return {
+        "fig1.svg": draw_file(draw_channels, paths["DFP"], title=f"{channels}, DFP"),
+        "fig1-dpf.svg": draw_file(draw_channels, paths["DPF"], title=f"{channels}, DPF"),
+        "fig2.svg": draw_file(draw_sparsity, values["runs"], title=course),
+    }
+
+
+def _markdown(seen: dict[str, Watched]) -> str:
+    cells = ("accuracy", "soft", "hard", "weights held")
+    headings = [f"{label} {cell}" for label in seen for cell in cells]
+    lines = [["epoch", *headings], ["---:"] * (1 + len(headings))]
+    courses = [watched.course for watched in seen.values()]
+    for place, epoch in enumerate(courses[0].epoch):
+        row = [str(epoch)]
+        for course in courses:
+            row += [
+                f"{course.accuracy[place]:.4f}",
+                f"{course.soft_sparsity[place]:.4f}",
+                f"{course.hard_sparsity[place]:.4f}",
+                f"{course.stored[place]:,}",
+            ]
+        lines.append(row)
+    kept = [
+        f"- {label}: input channels of {LAYER} kept: "
+        + (", ".join(str(c.channel) for c in watched.channels if c.kept) or "none")
+        for label, watched in seen.items()
+    ]
+    table = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join(
+        [*table, "", *kept, "", "Figures: fig1.svg (DFP), fig1-dpf.svg, fig2.svg.", ""]
+    )
+
+
+STUDY = Study(
+    key="cvadam2023/paths",
+    title="paths of weights by channel; soft and hard sparsity over training (Fig. 1, Fig. 2)",
+    carry_out=carry_out,
+)

@@ -1,0 +1,94 @@
+"""The table of cvadam2023/fashion: its rows, its verdicts by hand, and all lines on tiny images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gossamer.errors import InvalidData
+from gossamer.experiments import Line, find_experiment, run_table
+from gossamer.experiments.cvadam2023 import fashion
+from gossamer.experiments.cvadam2023.fashion import SAMPLES, TABLE, base_config, rows
+from gossamer.inference import resolve_config
+from gossamer.inference.chain import ChainConfig, sample_steps
+from gossamer.report import Estimate
+from gossamer.train import train
+
+DENSE = ["sgd", "csgld", "cv_sghmc", "cv_adam"]
+SPARSE = [f"{pruning}-{share}" for pruning in ("dfp", "dpf") for share in (70, 80, 90)]
+
+
+def test_rows_differ_in_method_and_seed_only() -> None:
+    assert find_experiment("cvadam2023/fashion") is TABLE
+    found = rows(scale="small", seed=4, repeats=2, data_dir="D")
+    assert [row.key for row in found] == [key for key in DENSE + SPARSE for _ in range(2)]
+    assert [row.config.seed for row in found] == [4, 5] * 10
+    plain = base_config("D")
+    for row in found:
+        same = replace(row.config, seed=0, method=plain.method, method_options={})
+        assert same == plain
+        assert row.config.evaluate_on == "test"
+
+
+def test_all_samples_that_predict_are_from_after_the_pruning() -> None:
+    """``predict`` takes the latest ones: as many as were kept after ``prune_end``."""
+    for row in rows(scale="small", seed=0, repeats=1, data_dir=None):
+        config = resolve_config(row.config.method, **row.config.method_options)
+        if not isinstance(config, ChainConfig) or row.key == "cv_adam":
+            continue
+        total = 12 * 157  # 10,000 images in batches of 64
+        late = [step for step in sample_steps(config, total) if step > total / 2]
+        assert len(late) == SAMPLES
+        assert getattr(config, "prune_end", 0.5) == 0.5
+
+
+def line(key: str, accuracy: float, error: float = 0.002, sparsity: float = 0.0) -> Line:
+    values = {
+        "accuracy": Estimate(accuracy, error, 3),
+        "sparsity": Estimate(sparsity, 0.0, 3),
+    }
+    return Line(key, key, (0, 1, 2), values)
+
+
+def test_verdicts_by_hand() -> None:
+    results = {key: line(key, 0.88) for key in DENSE}
+    for key in SPARSE:
+        results[key] = line(key, 0.87, sparsity=int(key[-2:]) / 100 - 0.001)
+    dense, *alike, reached = TABLE.checks
+    assert dense.function(results) == (True, "CV-SGHMC - DFP 90 % = 1.00 points")
+    assert [check.function(results)[0] for check in (*alike, reached)] == [True] * 4
+    worse = {**results, "dfp-90": line("dfp-90", 0.84, sparsity=0.89)}
+    assert dense.function(worse)[0] is False
+    assert [check.function(worse)[0] for check in alike] == [True, True, False]
+    # √(0.002² + 0.002²) = 0.0028
+    assert alike[2].function(worse)[1] == "DFP - DPF = -3.00 ± 0.28 points"
+    assert reached.function(worse) == (False, "dfp-90 -0.0100")
+
+
+def test_it_runs_and_tells_the_sparsity_of_the_networks_that_predict(
+    fashion_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank_report: None
+) -> None:
+    """DPF holds all weights; its row still says what takes part."""
+    small = replace(base_config(fashion_dir), limit_train=320, epochs=4, batch_size=32)
+    monkeypatch.setattr(fashion, "base_config", lambda data_dir: small)
+    result = run_table(TABLE, out=tmp_path / "table", repeats=1, jobs=1, data_dir=fashion_dir)
+    lines = {one.key: one for one in result.lines}
+    assert list(lines) == DENSE + SPARSE
+    total = lines["sgd"].mean("nnz")
+    for key in DENSE:
+        assert (lines[key].mean("sparsity"), lines[key].mean("nnz")) == (0.0, total)
+    for key in SPARSE:
+        # The one channel of conv1 stays, and whole input channels leave conv2.
+        target = int(key[-2:]) / 100
+        assert lines[key].mean("sparsity") == pytest.approx(target, abs=0.015)
+        assert lines[key].mean("nnz") == pytest.approx(
+            (1 - lines[key].mean("sparsity")) * total, abs=0.5
+        )
+
+
+def test_it_needs_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOSSAMER_DATA", raising=False)
+    with pytest.raises(InvalidData, match="needs a data folder: give --data-dir"):
+        train(rows(scale="small", seed=0, repeats=1, data_dir=None)[0].config, tmp_path / "run")
