@@ -47,6 +47,7 @@ format: $(READY) ## rewrite the sources in the project's form
 	$(BIN)/ruff format
 
 slow: $(READY) ## statistics and experiments that take minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,truth]'
 	$(BIN)/python -m pytest -m slow
 
 wheel: $(READY) ## a wheel of this platform in dist/

@@ -127,6 +127,57 @@ def test_logistic_regression_has_the_predictive_of_a_quadrature(name):
     assert_agrees(torch.stack(found), *quadrature(x, y, x_new, precision=1.0))
 
 
+def nuts(x, y, x_new, precision: float):
+    """Mean and variance of the chance at new points by a long run of numpyro's NUTS.
+
+    Returns them with the standard error of the mean, relative to the standard deviation.
+    """
+    numpyro = pytest.importorskip("numpyro")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+
+    def model(inputs, target):
+        normal = numpyro.distributions.Normal(0.0, precision**-0.5)
+        w = numpyro.sample("w", normal.expand([inputs.shape[1]]).to_event(1))
+        numpyro.sample("y", numpyro.distributions.Bernoulli(logits=inputs @ w), obs=target)
+
+    kernel = numpyro.infer.NUTS(model)
+    chain = numpyro.infer.MCMC(
+        kernel,
+        num_warmup=2_000,
+        num_samples=20_000,
+        num_chains=4,
+        chain_method="sequential",
+        progress_bar=False,
+    )
+    chain.run(jax.random.PRNGKey(0), x.double().numpy(), y.double().numpy())
+    draws = chain.get_samples(group_by_chain=True)["w"]
+    effective = float(numpyro.diagnostics.effective_sample_size(jax.numpy.asarray(draws)).min())
+    w = torch.tensor(draws.tolist(), dtype=torch.float64).flatten(0, 1)
+    chance = torch.sigmoid(w @ x_new.double().T)
+    return chance.mean(0), chance.var(0), effective**-0.5
+
+
+@pytest.mark.slow
+@every_sampler
+def test_logistic_regression_in_eight_dimensions_agrees_with_nuts(name):
+    generator = torch.Generator().manual_seed(8)
+    x = torch.randn(120, 8, generator=generator)
+    x[:, 1] = 0.8 * x[:, 0] + 0.6 * x[:, 1]  # correlated inputs, correlated weights
+    weights = torch.randn(8, generator=generator)
+    y = (torch.rand(120, generator=generator) < torch.sigmoid(x @ weights)).float()
+    x_new = torch.randn(6, 8, generator=generator)
+    mean, variance, error = nuts(x, y, x_new, precision=1.0)
+    method = run(name, "bernoulli", x, y, precision=1.0, lr=0.5)
+    found = []
+    for index in range(CYCLES):
+        with torch.no_grad(), method.sample(index, seed=0, noise="weight") as net:
+            found.append(torch.sigmoid(net(x_new).double()))
+    assert error < 0.01
+    assert_agrees(torch.stack(found), mean, variance, bias=BIAS + 4.0 * error)
+
+
 @pytest.mark.parametrize("temperature", [0.25, 2.0])
 def test_the_temperature_scales_the_variance(temperature):
     x, y = regression()
