@@ -465,3 +465,13 @@ def test_the_authors_preset_runs():
     assert group["noise_scale"] == pytest.approx(ROWS**-0.5)
     assert group["betas"] == (0.1, 1.0)
     assert not group["exact_noise"]
+
+
+def test_a_state_of_the_other_pruning_is_refused():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    one, two = (
+        gs.build("em_mcmc", net, num_data=60, total_steps=10, pruning=pruning)
+        for pruning in ("dfp", "dpf")
+    )
+    with pytest.raises(InvalidValue, match="must be 'dfp', as in the saved run"):
+        two.load_state_dict(one.state_dict())

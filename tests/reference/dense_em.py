@@ -63,7 +63,7 @@ class DenseEM:
             n: torch.full_like(p, slab if p.dim() > 1 else 0.0) for n, p in self.w.items()
         }
         self.num_data, self.lr, self.betas, self.tau_lr = num_data, lr, betas, tau_lr
-        self.temperature = temperature / num_data
+        self.temperature, self.last_lr = temperature / num_data, 0.0
         self.slab, self.spike = slab, spike
         self.soft_threshold, self.hard_threshold = soft_threshold, hard_threshold
         self.soft, self.hard, self.kinds, self.feedback = soft, hard, kinds, feedback
@@ -83,6 +83,8 @@ class DenseEM:
         beta1, beta2 = self.betas
         lr = self.lr * factor
         temperature = self.temperature
+        # v is a displacement: it goes with the step.
+        scale, self.last_lr = (math.sqrt(lr / self.last_lr) if self.last_lr else 1.0), lr
         alpha = math.sqrt((1 - beta1) * beta2 * temperature * lr / (1 + beta1**2))
         for n, g in grads.items():
             tau = 1 / (1 + torch.exp(-self.rho[n]))
@@ -93,7 +95,7 @@ class DenseEM:
             self.eps[n] = noise[n]
             full = g + self.decay[n] * self.w[n]
             kick = math.sqrt(2 + 2 * beta1**2) * alpha * noise[n] / tau.sqrt()
-            self.v[n] = beta1 * self.v[n] - beta2 * lr * full + kick
+            self.v[n] = beta1 * scale * self.v[n] - beta2 * lr * full + kick
             self.w[n] = self.w[n] + tau * self.v[n]
         if not self.feedback:
             for n, m in self.mask.items():

@@ -128,10 +128,15 @@ class EMMCMC(ChainMethod):
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``."""
         masks = {name: mask.clone() for name, mask in self.pruner.masks.items()}
-        return {**super().state_dict(), "masks": masks, "rows": self.rows}
+        own = {"pruning": self.config.pruning, "masks": masks, "rows": self.rows}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See ``Method.load_state_dict``."""
+        if state.get("pruning", self.config.pruning) != self.config.pruning:
+            raise InvalidValue(
+                "pruning", self.config.pruning, f"must be {state['pruning']!r}, as in the saved run"
+            )
         super().load_state_dict(state)
         self.pruner.masks = {name: mask.clone() for name, mask in state["masks"].items()}
         self.rows = int(state["rows"])

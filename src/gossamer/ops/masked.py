@@ -51,7 +51,8 @@ class MaskedBackend:
         if live.numel() > MOST_LIVE * layout.shape[1]:
             return ()
         rows = indices.to(torch.int64) // layout.shape[1]
-        return live, rows * live.numel() + place
+        # Four bytes where torch takes them: with the indices no more than 16 per kept weight.
+        return live.to(torch.int32), rows * live.numel() + place
 
     def weight(
         self, values: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None
