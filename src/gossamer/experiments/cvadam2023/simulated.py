@@ -1,6 +1,7 @@
 """One repeat of a simulated example of cvadam2023, with the authors' settings.
 
-Nothing is chosen on test points; what is not the paper's was chosen on parts of training sets:
+What is not the paper's was prompted by test errors of the first repeats, its values chosen on parts
+of training sets (docs/results.md):
 
 - The first weights: networks of three to six units are easily born with dead ones. Of
   ``CANDIDATES`` the one with the smallest error on held-out training points after

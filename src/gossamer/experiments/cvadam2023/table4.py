@@ -2,7 +2,7 @@
 
 Every repeat draws its own data, with an independent test set. The settings are the authors' own
 but for first weights, the cycles of Example 2 and the spikes of Example 3 and DPF
-(:mod:`gossamer.experiments.cvadam2023.simulated`): nothing is chosen on test points.
+(:mod:`gossamer.experiments.cvadam2023.simulated`), chosen on training points.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ def _table(lines: Mapping[str, Sequence[Values]]) -> str:
     return (
         f"{_markdown(headings, rows)}\n\nMean ± standard error over n repeats with fresh data; "
         "test points independent of the training points. Settings are the authors' but for "
-        "first weights, the cycles of Example 2 and the spikes of Example 3 and DPF; nothing is "
-        "chosen on test points. "
+        "first weights, the cycles of Example 2 and the spikes of Example 3 and DPF, "
+        "chosen on training points. "
         "The paper's figures are means of 10 repeats too."
     )
 
