@@ -55,8 +55,8 @@ def test_sparse_and_dense_code_give_the_same_weights(
     monkeypatch.setattr(simulated, "PRUNE_THRESHOLD", 0.018)
     monkeypatch.setattr(
         simulated,
-        "AUTHORS_OF",
-        {example: simulated.Authors(18, lr=0.05, slab_decay=2e-3, spike_threshold=0.02)},
+        "SETTINGS_OF",
+        {example: simulated.ExampleSettings(18, lr=0.05, slab_decay=2e-3, spike_threshold=0.02)},
     )
     about = {**tiny(example, method), "spike_decay": 1e-2}  # weak enough for DPF's to come back
     problem = in_double(Problem.of(about))

@@ -40,6 +40,13 @@ class _Worker:
         self.process.join()
 
 
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def run_jobs(
     jobs: Sequence[Job], *, at_once: int, threads: int, progress: TableProgress
 ) -> Generator[Ended, None, None]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from gossamer.errors import CheckpointError, GossamerError, InvalidValue, UnknownName
-from gossamer.experiments.processes import run_jobs
+from gossamer.experiments.processes import available_cores, run_jobs
 from gossamer.experiments.progress import RunWatch, TableProgress, default_table_progress
 from gossamer.experiments.result import TableResult, gather
 from gossamer.experiments.single import Ended, Job, execute
@@ -54,7 +54,7 @@ def run_table(
     """
     scale = scale or table.scales[0]
     repeats = table.repeats if repeats is None else repeats
-    jobs = min(table.jobs, _cores()) if jobs is None else jobs
+    jobs = min(table.jobs, available_cores()) if jobs is None else jobs
     if scale not in table.scales:
         raise UnknownName(f"scale of {table.key}", scale, table.scales)
     for name, value in (("repeats", repeats), ("jobs", jobs)):
@@ -91,7 +91,7 @@ def run_table(
 def _run(left: Sequence[Job], jobs: int, progress: TableProgress) -> Generator[Ended, None, None]:
     if jobs > 1 and len(left) > 1:
         at_once = min(jobs, len(left))
-        threads = max(1, _cores() // at_once)
+        threads = max(1, available_cores() // at_once)
         yield from run_jobs(left, at_once=at_once, threads=threads, progress=progress)
         return
     for job in left:
@@ -156,10 +156,3 @@ def _write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from gossamer.errors import CheckpointError, GossamerError, InvalidValue, NonFinite, UnknownName
+from gossamer.experiments.processes import available_cores
 from gossamer.experiments.progress import TableProgress, default_table_progress
 from gossamer.experiments.result import Verdict
 from gossamer.experiments.table import SCALES
@@ -186,7 +186,7 @@ def run_survey(
     if scale not in survey.scales:
         raise UnknownName(f"scale of {survey.key}", scale, survey.scales)
     repeats = survey.default_repeats(scale) if repeats is None else repeats
-    jobs = _cores() if jobs is None else jobs
+    jobs = available_cores() if jobs is None else jobs
     for name, value in (("repeats", repeats), ("jobs", jobs)):
         if value < 1:
             raise InvalidValue(name, value, "must be at least 1")
@@ -379,10 +379,3 @@ def _check_folder(folder: Path, survey: Survey, scale: str) -> None:
             f"holds the survey {found[0]} at scale {found[1]}",
             "choose another --out",
         )
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

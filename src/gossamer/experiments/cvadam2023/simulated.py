@@ -47,8 +47,8 @@ FIRST_LAYER = "0"
 
 
 @dataclass(frozen=True)
-class Authors:
-    """What the authors set for one example.
+class ExampleSettings:
+    """What is set for one example: the authors' values unless said.
 
     Attributes:
         epochs: Of the run.
@@ -67,10 +67,12 @@ class Authors:
     cycles: int = 6
 
 
-AUTHORS_OF = {
-    1: Authors(epochs=3000, lr=0.01, slab_decay=2e-4, spike_threshold=1e-2),
-    2: Authors(epochs=6000, lr=0.01, slab_decay=5e-4, spike_threshold=1e-2, cycles=2),
-    3: Authors(epochs=3000, lr=0.1, slab_decay=5e-4, spike_threshold=2e-2, spike_decay=5e-2),
+SETTINGS_OF = {
+    1: ExampleSettings(epochs=3000, lr=0.01, slab_decay=2e-4, spike_threshold=1e-2),
+    2: ExampleSettings(epochs=6000, lr=0.01, slab_decay=5e-4, spike_threshold=1e-2, cycles=2),
+    3: ExampleSettings(
+        epochs=3000, lr=0.1, slab_decay=5e-4, spike_threshold=2e-2, spike_decay=5e-2
+    ),
 }
 BATCH_SIZE = 1024
 WARMUP_EPOCHS = 50
@@ -94,17 +96,17 @@ def settings(
         seed: Of repeat 0; data, first weights, order and noise are those of ``seed + repeat``.
         cycles: Fewer than the example's end the run early; its cycles stay as long.
     """
-    authors = AUTHORS_OF[example]
-    cycles = authors.cycles if cycles is None else cycles
+    chosen = SETTINGS_OF[example]
+    cycles = chosen.cycles if cycles is None else cycles
     return {
         "example": example,
         "method": method,
         "repeat": repeat,
         "seed": seed + repeat,
-        "epochs": authors.epochs * cycles // authors.cycles,
+        "epochs": chosen.epochs * cycles // chosen.cycles,
         "cycles": cycles,
         "warmup_epochs": WARMUP_EPOCHS,
-        "spike_decay": authors.spike_decay if method == "dfp" else DPF_SPIKE_DECAY,
+        "spike_decay": chosen.spike_decay if method == "dfp" else DPF_SPIKE_DECAY,
         "candidates": CANDIDATES,
         "trial_epochs": TRIAL_EPOCHS,
         "batch_size": BATCH_SIZE,
@@ -182,7 +184,7 @@ def relu_network(widths: Sequence[int]) -> nn.Sequential:
 
 def method_of(about: dict[str, Any], problem: Problem) -> EMMCMC:
     """Algorithm 3 with the authors' settings."""
-    authors = AUTHORS_OF[about["example"]]
+    chosen = SETTINGS_OF[about["example"]]
     # The squared error without ½ is the Gaussian likelihood of variance ½.
     likelihood: str | Likelihood = Gaussian(0.5**0.5) if problem.is_regression else "bernoulli"
     method = build(
@@ -194,10 +196,10 @@ def method_of(about: dict[str, Any], problem: Problem) -> EMMCMC:
         **AUTHORS,
         pruning=about["method"],
         cycles=about["cycles"],
-        lr=authors.lr,
-        weight_decay=authors.slab_decay,
+        lr=chosen.lr,
+        weight_decay=chosen.slab_decay,
         spike_decay=about["spike_decay"],
-        spike_threshold=authors.spike_threshold,
+        spike_threshold=chosen.spike_threshold,
         prune_threshold=PRUNE_THRESHOLD,
         prune_end=1.0,
         warmup=warmup_share(about["warmup_epochs"] * problem.steps_per_epoch, problem.steps),

@@ -26,7 +26,7 @@ def settings(*, seed: int) -> dict[str, Any]:
 
 def dense(about: dict[str, Any], problem: simulated.Problem) -> DenseEMMCMC:
     """The reference with the settings of :func:`simulated.method_of`."""
-    authors = simulated.AUTHORS_OF[about["example"]]
+    chosen = simulated.SETTINGS_OF[about["example"]]
     return DenseEMMCMC(
         copy.deepcopy(problem.network),
         num_data=len(problem.x),
@@ -34,10 +34,10 @@ def dense(about: dict[str, Any], problem: simulated.Problem) -> DenseEMMCMC:
         warmup_steps=about["warmup_epochs"] * problem.steps_per_epoch,
         cycles=about["cycles"],
         pruning=about["method"],
-        lr=authors.lr,
-        slab_decay=authors.slab_decay,
+        lr=chosen.lr,
+        slab_decay=chosen.slab_decay,
         spike_decay=about["spike_decay"],
-        spike_threshold=authors.spike_threshold,
+        spike_threshold=chosen.spike_threshold,
         prune_threshold=simulated.PRUNE_THRESHOLD,
         regression=problem.is_regression,
     )
