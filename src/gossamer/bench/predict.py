@@ -59,7 +59,7 @@ def measure(settings: Settings, threads: int, tell: Tell) -> Measured:
         mean = geometric_mean(ratios)
         goal = targets.PREDICT if baseline == DRAWN else None
         findings.append(Finding(name, threads, mean, target=goal))
-        findings.append(Finding(f"{name}, worst case", threads, min(ratios)))
+        findings.append(Finding(f"{name}, worst case", threads, min(ratios), target=goal))
     return Measured(tuple(rows), tuple(findings))
 
 
