@@ -8,8 +8,28 @@ struct DxSums {
   T *m, *v, *out;
 };
 
+// One weight and NP vectors of gradients: adds weight * gradient to the sums of dx, and gradient *
+// factor to the vector of partial sums of the weight's own gradient. FIRST: it holds nothing yet.
+template <class T, int NP, bool DX, Reads READS, bool FIRST>
+inline void add_products(const T* at, const int32_t* g_at, T weight, const typename Simd<T>::V* factor,
+                         typename Simd<T>::V* sum, T* slot) {
+  using V = typename Simd<T>::V;
+  constexpr int L = Simd<T>::L;
+  V own = {};
+  if (!FIRST) own = load(slot);
+  const V w = splat(weight);
+#pragma GCC unroll 8
+  for (int n = 0; n < NP; ++n) {
+    V gradient = load(READS == SCATTERED ? at + (g_at[n] - g_at[0]) : at + n * L);
+    pin(gradient);
+    if (DX) sum[n] += w * gradient;
+    own += gradient * factor[n];
+  }
+  store(slot, own);
+}
+
 // NP vectors of inputs of one column. queue[k] keeps the vectors of partial sums of weight k's own
-// gradients; they are added up once per block (reduce_queue). FIRST: the queue holds nothing yet.
+// gradients; they are added up once per block (reduce_queue).
 // Sums of dx live in registers and, between blocks of rows, in dm and dv: the block that opens a
 // column starts them from zero, the one that closes it makes dx of them.
 template <class T, int NP, bool DUAL, bool DX, Reads READS, bool FIRST>
@@ -19,10 +39,12 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
                           const DxSums<T>& dx, int64_t p) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
-  V value[NP], sum[NP], sum2[NP];
+  V value[NP], sum[NP], sum2[NP], square[NP];
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) {
     value[n] = load(x + x_at[n]);
+    if (DUAL) square[n] = value[n] * value[n];
+    if (DUAL) pin(square[n]);
     if (DX) sum[n] = V{};
     if (DX && DUAL) sum2[n] = V{};
   }
@@ -40,27 +62,11 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
     const T* next = origin + row[rows[k + 1 < end ? k + 1 : k]];
     prefetch_tile<NP, READS>(next);
     if (DUAL) prefetch_tile<NP, READS>(next + distance);
-    V q = {}, r = {};
-    if (!FIRST) q = load(slot);
-    if (!FIRST && DUAL) r = load(slot + L);
-    const V w = splat(mean[k]);
-    const V s = DUAL ? splat(variance[k]) : w;
-#pragma GCC unroll 8
-    for (int n = 0; n < NP; ++n) {
-      const T* here = READS == SCATTERED ? at + (g_at[n] - g_at[0]) : at + n * L;
-      V gradient = load(here);
-      pin(gradient);
-      if (DX) sum[n] += w * gradient;
-      q += gradient * value[n];
-      if (DUAL) {
-        V gradient2 = load(here + distance);
-        pin(gradient2);
-        if (DX) sum2[n] += s * gradient2;
-        r += (gradient2 * value[n]) * value[n];
-      }
+    add_products<T, NP, DX, READS, FIRST>(at, g_at, mean[k], value, sum, slot);
+    if (DUAL) {
+      in_order();  // the second half is to have the registers of the first
+      add_products<T, NP, DX, READS, FIRST>(at + distance, g_at, variance[k], square, sum2, slot + L);
     }
-    store(slot, q);
-    if (DUAL) store(slot + L, r);
     slot += DUAL ? 2 * L : L;
   }
   if (!DX) return;
@@ -254,8 +260,8 @@ template <class T, bool DUAL, bool DX>
 void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t last,
                        const T* x, const T* g, T* dmean, T* dvariance) {
   constexpr int L = Simd<T>::L;
-  // Registers: an input and one sum, or two, per vector, and seven.
-  constexpr int MOST = std::min(8, (GS_REGISTERS - 7) / (DUAL ? 3 : 2));
+  // Registers: an input and a sum, or two of each, per vector, and four.
+  constexpr int MOST = std::min(8, (GS_REGISTERS - 4) / (DUAL ? 4 : 2));
   const BackwardPlan& plan = c.plan;
   const int64_t taps = volume(c.g.kernel), kinds = static_cast<int64_t>(plan.phase.size());
   const int64_t outputs = c.g.outputs / c.g.groups, channels = last - first;

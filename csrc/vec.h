@@ -45,17 +45,24 @@ inline void pin(V& v) {
 #endif
 }
 
+// What stands before is read and written before what follows.
+inline void in_order() {
+#if defined(__GNUC__)
+  asm volatile("" ::: "memory");
+#endif
+}
+
 // How a tile's vectors lie: anywhere, one after the other at a vector's boundary, or at any float.
 enum Reads { SCATTERED, ALIGNED, UNALIGNED };
 inline Reads reads_of(Mode mode, bool contiguous) {
   return !contiguous ? SCATTERED : mode == FLAT ? UNALIGNED : ALIGNED;
 }
 
-// Asks for the cache lines of the next tile. Vectors across two lines wait long for L2, and only for
-// them this pays.
+// Asks for the cache lines of the next tile. Only vectors as wide as a line pay for it: unaligned,
+// each lies across two lines. With narrower ones the instructions cost more than they bring.
 template <int NP, Reads READS, class T>
 inline void prefetch_tile(const T* next) {
-  if (READS != UNALIGNED) return;
+  if (READS != UNALIGNED || GS_BYTES < 64) return;
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) __builtin_prefetch(next + n * Simd<T>::L);
 }

@@ -26,7 +26,12 @@ WANTED = {
     "kernels": {"dense VI", "deterministic", "masked", "native", "torch CSR"},
     "step": {"dense VI", "deterministic", "masked uniform_dense_first", "gossamer erk"},
     "memory": {"dense VI", "deterministic", "masked", "gossamer"},
-    "predict": {"dense VI, a pass per sample", "dense VI, rows repeated", "gossamer"},
+    "predict": {
+        "dense VI, a pass per sample",
+        "dense VI, local noise, a pass per sample",
+        "dense VI, rows repeated",
+        "gossamer",
+    },
     "choice": {"masked", "native", "auto"},
 }
 TARGETS = {"kernels": 8, "step": 4, "memory": 5, "predict": 2, "choice": 0}

@@ -16,7 +16,6 @@ RULE = {
     "group": "auto",
     "prune_group": "auto",
     "statistic": "auto",
-    "slab_decay": 1e-3,
     "spike_decay": 0.5,
     "spike_threshold": 0.0,
     "prune_threshold": 0.0,
@@ -25,7 +24,7 @@ RULE = {
 
 def pruner(net: nn.Module, sparsity: float = 0.0, steps: int = 1, **rule) -> Pruner:
     model = gs.to_sparse(net, sparsity, backend="masked").double()
-    optimizer = CVSGHMC(model.parameters(), lr=0.0, num_data=10, temperature=0.0)
+    optimizer = CVSGHMC(model.parameters(), lr=0.0, num_data=10, temperature=0.0, weight_decay=1e-3)
     held = [p.detach().clone() for p in model.parameters()]
     for _ in range(steps):  # fills the state
         for p in model.parameters():

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from gossamer.core.langevin import Betas, check_betas
 from gossamer.core.schedule import Cyclical
 from gossamer.errors import InvalidValue
+from gossamer.inference.chain_prior import with_scaled_prior
 from gossamer.inference.collect import Collection
 from gossamer.inference.langevin_base import Langevin
-from gossamer.inference.likelihood import Likelihood
+from gossamer.inference.likelihood import Bernoulli, Categorical, Likelihood
 from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import require_finite
 from gossamer.inference.parameters import parameter_groups
@@ -36,9 +37,12 @@ class ChainConfig:
     """Settings that all chains share.
 
     Attributes:
-        lr: Step at the start of a cycle: Δt², or the plain step of ``csgld``.
+        lr: Step at the start of a cycle: Δt², or the plain step of ``csgld``. ``None``:
+            ``label_lr`` where targets are labels, else ``real_lr``, which is smaller: the curvature
+            of a Gaussian likelihood is one over the noise it finds.
         temperature: 1 for the posterior.
-        weight_decay: δ/N, the prior's precision over the number of data.
+        weight_decay: δ/N, the prior's precision over the number of data; ``None`` is that of the
+            prior of variational inference, which follows the width of a layer.
         decay_biases: Whether biases and normalisation have that prior too.
         cycles: Half cosines of the step size.
         samples_per_cycle: Samples kept at the end of each.
@@ -53,9 +57,12 @@ class ChainConfig:
         backend: Engine of the layers: ``auto`` chooses per layer.
     """
 
-    lr: float = 0.1
+    label_lr: ClassVar[float] = 0.1
+    real_lr: ClassVar[float] = 0.01
+
+    lr: float | None = None
     temperature: float = 1.0
-    weight_decay: float = 5e-4
+    weight_decay: float | None = None
     decay_biases: bool = False
     cycles: int = 4
     samples_per_cycle: int = 3
@@ -95,6 +102,13 @@ class ChainConfig:
         if betas is not None:
             check_betas(betas)
 
+    def step_for(self, likelihood: Likelihood) -> float:
+        """The step at the start of a cycle."""
+        if self.lr is not None:
+            return self.lr
+        is_label = isinstance(likelihood, Categorical | Bernoulli)
+        return self.label_lr if is_label else self.real_lr
+
 
 def sparse_copy(config: ChainConfig, model: nn.Module) -> nn.Module:
     """A copy of ``model`` with deterministic layers on the support of the config."""
@@ -107,12 +121,21 @@ def sparse_copy(config: ChainConfig, model: nn.Module) -> nn.Module:
 
 
 def chain_groups(
-    config: ChainConfig, model: nn.Module, likelihood: Likelihood
+    config: ChainConfig, model: nn.Module, likelihood: Likelihood, num_data: int
 ) -> list[dict[str, Any]]:
-    """Parameter groups of a sampler; the likelihood's are trained without noise."""
+    """Parameter groups of a sampler; the likelihood's are trained without noise.
+
+    Biases have the weights' decay, a standard normal prior where that is ``None``, or none.
+    """
+    given = config.weight_decay
     groups = parameter_groups(
-        model, lr=config.lr, weight_decay=config.weight_decay, decay_biases=config.decay_biases
+        model,
+        lr=config.step_for(likelihood),
+        weight_decay=1.0 / num_data if given is None else given,
+        decay_biases=config.decay_biases,
     )
+    if given is None:
+        groups = with_scaled_prior(groups, model, num_data)
     extra = list(likelihood.parameters())
     if extra:
         groups.append({"name": "likelihood", "params": extra, "weight_decay": 0.0, "noisy": False})

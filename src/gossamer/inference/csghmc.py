@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -20,13 +20,15 @@ class CSGHMCConfig(ChainConfig):
         betas: (β₁, β₂): what is kept of the velocity, and the weight of the gradient.
     """
 
-    lr: float = 0.05
+    label_lr: ClassVar[float] = 0.05
+    real_lr: ClassVar[float] = 0.003
+
     betas: tuple[float, float] = (0.9, 1.0)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": {"lr": 0.5, "decay_biases": True, "explore": 0.9},
+    "paper": {"weight_decay": 5e-4, "lr": 0.5, "decay_biases": True, "explore": 0.9},
 }
 
 
@@ -41,8 +43,8 @@ def build(
     """The method on a copy of ``model``."""
     net = sparse_copy(config, model)
     optimizer = SGHMC(
-        chain_groups(config, net, likelihood),
-        config.lr,
+        chain_groups(config, net, likelihood, num_data),
+        config.step_for(likelihood),
         num_data=num_data,
         temperature=config.temperature,
         betas=config.betas,

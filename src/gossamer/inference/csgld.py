@@ -19,7 +19,7 @@ class CSGLDConfig(ChainConfig):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": {"lr": 0.5, "decay_biases": True, "explore": 0.9},
+    "paper": {"weight_decay": 5e-4, "lr": 0.5, "decay_biases": True, "explore": 0.9},
 }
 
 
@@ -34,8 +34,8 @@ def build(
     """The method on a copy of ``model``."""
     net = sparse_copy(config, model)
     optimizer = SGLD(
-        chain_groups(config, net, likelihood),
-        config.lr,
+        chain_groups(config, net, likelihood, num_data),
+        config.step_for(likelihood),
         num_data=num_data,
         temperature=config.temperature,
     )

@@ -33,7 +33,6 @@ class CVAdamConfig(ChainConfig):
         tau_lr: η, the step on logit τ.
     """
 
-    lr: float = 0.1
     cycles: int = 1
     alpha: float = 0.05
     alpha_end: float = 0.05
@@ -60,7 +59,13 @@ class CVAdamConfig(ChainConfig):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": {"lr": 1.0, "cycles": 4, "betas": (0.1, 1.0), "decay_biases": True},
+    "paper": {
+        "weight_decay": 5e-4,
+        "lr": 1.0,
+        "cycles": 4,
+        "betas": (0.1, 1.0),
+        "decay_biases": True,
+    },
 }
 
 
@@ -116,8 +121,8 @@ def build(
     """The method on a copy of ``model``."""
     net = sparse_copy(config, model)
     optimizer = CVAdam(
-        chain_groups(config, net, likelihood),
-        config.lr,
+        chain_groups(config, net, likelihood, num_data),
+        config.step_for(likelihood),
         num_data=num_data,
         alpha=config.alpha,
         temperature=config.temperature,

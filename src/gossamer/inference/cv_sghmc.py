@@ -19,7 +19,7 @@ class CVSGHMCConfig(PreconditionedConfig):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": {**AUTHORS, "lr": 1.0},
+    "paper": {**AUTHORS, "weight_decay": 5e-4, "lr": 1.0},
 }
 
 

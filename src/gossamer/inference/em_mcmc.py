@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from gossamer.core.groups import Group, Statistic
 from gossamer.errors import InvalidValue
 from gossamer.inference.chain import ChainMethod, sparse_copy
+from gossamer.inference.chain_prior import require_narrower
 from gossamer.inference.langevin_base import Langevin
 from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.preconditioned import AUTHORS, PreconditionedConfig, preconditioned
@@ -34,9 +35,11 @@ class EMMCMCConfig(PreconditionedConfig):
         prune_group: Groups of the hard mask; ``auto`` takes input units.
         statistic: ``range`` (Eq. 9), ``abs_range`` (as printed), ``mean_square`` (Eq. 10) or
             ``auto``.
-        spike_decay: δ₀/N.
-        spike_threshold: λ₁, on the mean square of a group.
-        prune_threshold: λ₂, on the statistic of a group.
+        spike_decay: δ₀/N; ``None`` is 20 times the slab's, or what the step size can follow.
+        spike_threshold: λ₁, on the mean square of a group; ``None``: a tenth of the slab's
+            variance.
+        prune_threshold: λ₂, on the statistic of a group; ``None``: a hundredth of the slab's
+            variance, or for a range a tenth of its standard deviation.
         warmup: Share of the run before the first masks.
         target_sparsity: Reach this share of zero weights instead of using ``prune_threshold``.
         prune_end: Share of the run by which the target is reached.
@@ -46,9 +49,9 @@ class EMMCMCConfig(PreconditionedConfig):
     group: Group | Literal["auto"] = "auto"
     prune_group: Group | Literal["auto"] = "auto"
     statistic: Statistic | Literal["auto"] = "auto"
-    spike_decay: float = 1e-2
-    spike_threshold: float = 1e-2
-    prune_threshold: float = 1e-3
+    spike_decay: float | None = None
+    spike_threshold: float | None = None
+    prune_threshold: float | None = None
     warmup: float = 0.1
     target_sparsity: float | None = None
     prune_end: float = 0.5
@@ -56,14 +59,11 @@ class EMMCMCConfig(PreconditionedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("spike_decay", "spike_threshold", "prune_threshold"):
-            if not getattr(self, name) >= 0.0:
-                raise InvalidValue(name, getattr(self, name), "must not be negative")
-        if self.spike_decay < self.weight_decay:
-            raise InvalidValue(
-                "spike_decay",
-                self.spike_decay,
-                f"must be at least weight_decay = {self.weight_decay}, the slab's",
-            )
+            value = getattr(self, name)
+            if value is not None and not value >= 0.0:
+                raise InvalidValue(name, value, "must not be negative")
+        if self.weight_decay is not None and self.spike_decay is not None:
+            require_narrower(self.spike_decay, self.weight_decay)
         if not 0.0 <= self.warmup <= 1.0:
             raise InvalidValue("warmup", self.warmup, "must lie in [0, 1], a share of the run")
         if self.target_sparsity is not None and not 0.0 <= self.target_sparsity < 1.0:
@@ -76,7 +76,14 @@ class EMMCMCConfig(PreconditionedConfig):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": {**AUTHORS, "lr": 1.0},
+    "paper": {
+        **AUTHORS,
+        "lr": 1.0,
+        "weight_decay": 5e-4,
+        "spike_decay": 1e-2,
+        "spike_threshold": 1e-2,
+        "prune_threshold": 1e-3,
+    },
 }
 
 
@@ -100,7 +107,6 @@ class EMMCMC(ChainMethod):
             group=config.group,
             prune_group=config.prune_group,
             statistic=config.statistic,
-            slab_decay=config.weight_decay,
             spike_decay=config.spike_decay,
             spike_threshold=config.spike_threshold,
             prune_threshold=config.prune_threshold,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -25,7 +25,9 @@ class PreconditionedConfig(ChainConfig):
         tau_lr: η, the step on logit τ.
     """
 
-    lr: float = 0.05
+    label_lr: ClassVar[float] = 0.05
+    real_lr: ClassVar[float] = 0.003
+
     temperature: float | None = 1.0  # type: ignore[assignment]
     noise_scale: float | None = None
     betas: tuple[float, float] = (0.9, 1.0)
@@ -62,8 +64,8 @@ def preconditioned(
     """The sampler over the parameters of model and likelihood."""
     scale = None if config.noise_scale is None else config.noise_scale / sqrt(num_data)
     return CVSGHMC(
-        chain_groups(config, model, likelihood),
-        config.lr,
+        chain_groups(config, model, likelihood, num_data),
+        config.step_for(likelihood),
         num_data=num_data,
         temperature=config.temperature,
         noise_scale=scale,

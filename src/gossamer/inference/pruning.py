@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from gossamer.core.groups import Group, Grouping, Statistic, Units
 from gossamer.core.spike_slab import hard_mask, soft_mask, threshold_for
 from gossamer.errors import InvalidValue
+from gossamer.inference.chain_prior import SpikeAndSlab, spike_and_slab
 from gossamer.inference.langevin_base import Langevin
 from gossamer.inference.optimizer_state import check_optimizer, shrink_optimizer
 from gossamer.nn.base import SparseLayer
@@ -41,20 +42,19 @@ class PruningRule:
         prune_group: Of the hard mask; ``auto`` takes input units.
         statistic: Of the hard mask; ``auto`` takes ``range``, Eq. (9), for convolutions and
             ``mean_square``, Eq. (10), for linear layers and where a group is a single weight.
-        slab_decay: δ₁/N.
-        spike_decay: δ₀/N.
+        spike_decay: δ₀/N; the slab's is the optimiser's ``weight_decay``.
         spike_threshold: λ₁.
-        prune_threshold: λ₂.
+        prune_threshold: λ₂. These three follow from the slab where they are ``None``
+            (``chain_prior``).
     """
 
     pruning: Pruning
     group: Group | Literal["auto"]
     prune_group: Group | Literal["auto"]
     statistic: Statistic | Literal["auto"]
-    slab_decay: float
-    spike_decay: float
-    spike_threshold: float
-    prune_threshold: float
+    spike_decay: float | None
+    spike_threshold: float | None
+    prune_threshold: float | None
 
     def soft_group(self, layer: SparseLayer) -> Group:
         """The groups of the soft mask in a layer."""
@@ -102,6 +102,7 @@ class Pruner:
         for group in self.groups:
             _check_statistic(group, rule)
         self.masks: dict[str, Tensor] = {}  # DPF: true where a weight takes part
+        self._priors = {group.name: self._prior(group) for group in self._trained}
 
     @property
     def total(self) -> int:
@@ -135,10 +136,11 @@ class Pruner:
         """
         thresholds = None if target is None else self._thresholds(target)
         for group in self._trained:
-            threshold = self.rule.prune_threshold if thresholds is None else thresholds[group.name]
-            self._hard(group, threshold)
-            decay = torch.full_like(self._values(group), self.rule.slab_decay)
-            decay[self._spikes(group)] = self.rule.spike_decay
+            prior = self._priors[group.name]
+            own = self._own_threshold(group) if thresholds is None else thresholds[group.name]
+            self._hard(group, own)
+            decay = torch.full_like(self._values(group), prior.slab)
+            decay[self._spikes(group)] = prior.spike
             self.optimizer.set_decay(group.first.leading(), decay)
 
     @contextmanager
@@ -162,6 +164,20 @@ class Pruner:
         """Those that the sampler moves; frozen weights are never masked."""
         return [group for group in self.groups if group.first.leading().requires_grad]
 
+    def _prior(self, group: WeightGroup) -> SpikeAndSlab:
+        parameter, rule = group.first.leading(), self.rule
+        own = next(
+            settings
+            for settings in self.optimizer.param_groups
+            if any(parameter is p for p in settings["params"])
+        )
+        return spike_and_slab(
+            own,
+            spike_decay=rule.spike_decay,
+            spike_threshold=rule.spike_threshold,
+            prune_threshold=rule.prune_threshold,
+        )
+
     def _values(self, group: WeightGroup) -> Tensor:
         return group.first.leading().detach()
 
@@ -175,7 +191,13 @@ class Pruner:
 
     def _spikes(self, group: WeightGroup) -> Tensor:
         grouping = self._grouping(group.first, self.rule.soft_group(group.first))
-        return soft_mask(self._values(group), grouping, self.rule.spike_threshold)
+        threshold = self._priors[group.name].spike_threshold
+        return soft_mask(self._values(group), grouping, threshold)
+
+    def _own_threshold(self, group: WeightGroup) -> float:
+        """λ₂ in the units of the layer's statistic."""
+        prior, statistic = self._priors[group.name], self.rule.hard_statistic(group.first)
+        return prior.prune_threshold if statistic == "mean_square" else prior.range_threshold
 
     def _hard(self, group: WeightGroup, threshold: float) -> None:
         layer, values = group.first, self._values(group)

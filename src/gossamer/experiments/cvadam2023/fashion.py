@@ -21,18 +21,25 @@ SAMPLES = 6
 """The last three of each of the last two cycles. Those of the first two are of networks that were
 still being pruned: an ensemble with them would not have the sparsity of its row."""
 
-_CHAIN: dict[str, Any] = {"cycles": CYCLES, "samples_per_cycle": 3, "temperature": 0.1}
+_PRIOR: dict[str, Any] = {"weight_decay": 5e-4}
+"""The paper's."""
+_CHAIN: dict[str, Any] = {
+    **_PRIOR,
+    "cycles": CYCLES,
+    "samples_per_cycle": 3,
+    "temperature": 0.1,
+}
 _SAMPLER: dict[str, Any] = {**_CHAIN, "lr": 0.05}
 
 _DENSE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("sgd", "SGD", "sgd", {"optimizer": "sgd", "lr": 0.02, "weight_decay": 5e-4}),
+    ("sgd", "SGD", "sgd", {**_PRIOR, "optimizer": "sgd", "lr": 0.02}),
     ("csgld", "cSGLD", "csgld", {**_CHAIN, "lr": 0.1}),
     ("cv_sghmc", "CV-SGHMC", "cv_sghmc", _SAMPLER),
     (
         "cv_adam",
         "CV-Adam",
         "cv_adam",
-        {"cycles": CYCLES, "lr": 0.05, "alpha": 0.01, "alpha_end": 0.01},
+        {**_PRIOR, "cycles": CYCLES, "lr": 0.05, "alpha": 0.01, "alpha_end": 0.01},
     ),
 )
 
@@ -63,6 +70,7 @@ def pruned_options(pruning: str, target: float) -> dict[str, Any]:
         "pruning": pruning,
         "target_sparsity": target,
         "prune_end": 0.5,
+        "spike_decay": 1e-2,
         "spike_threshold": 1.5e-3,
     }
 

@@ -25,7 +25,12 @@ CONFIG = RunConfig(
     data="digits",
     model="mlp",
     method="csghmc",
-    method_options={"cycles": 6, "samples_per_cycle": 3, "temperature": 0.1},
+    method_options={
+        "cycles": 6,
+        "samples_per_cycle": 3,
+        "temperature": 0.1,
+        "weight_decay": 5e-4,
+    },
     epochs=60,
 )
 

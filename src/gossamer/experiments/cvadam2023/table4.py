@@ -1,7 +1,7 @@
 """``cvadam2023/table4``: variable selection by EM-MCMC on the three simulated examples.
 
 Every repeat draws its own data, with an independent test set. The settings are the authors' own
-but for first weights, the cycles of Example 2 and the spikes of Example 3 and DPF
+but for the choice among chains, the cycles of Example 2 and the spikes of Example 3 and DPF
 (:mod:`gossamer.experiments.cvadam2023.simulated`), chosen on training points.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gossamer.experiments.cvadam2023 import simulated, timing
+from gossamer.experiments.cvadam2023 import repeat, simulated, timing
 from gossamer.experiments.result import Verdict
 from gossamer.experiments.survey import Conclusion, Survey, SurveyTask, Values
 from gossamer.experiments.table import read_expected
@@ -32,18 +32,18 @@ def tasks(*, scale: str, seed: int, repeats: int) -> list[SurveyTask]:
     small = scale == "small"
     found = [
         SurveyTask(
-            f"{_key(example, method)}-r{repeat}",
+            f"{_key(example, method)}-r{number}",
             simulated.settings(
                 example,
                 method,
-                repeat,
+                number,
                 seed=seed,
                 cycles=_SMALL_CYCLES if small else None,
             ),
         )
         # What there is after an interruption: all of DFP, then fewer repeats of DPF.
         for method in (simulated.METHODS[:1] if small else simulated.METHODS)
-        for repeat in range(repeats)
+        for number in range(repeats)
         for example in ((1,) if small else (1, 2, 3))
     ]
     return [*found, SurveyTask(_TIMING, timing.settings(seed=seed), alone=True)]
@@ -51,7 +51,7 @@ def tasks(*, scale: str, seed: int, repeats: int) -> list[SurveyTask]:
 
 def carry_out(about: Values) -> Values:
     """One repeat, or the measurement of time."""
-    return timing.carry_out(about) if about.get("kind") == _TIMING else simulated.carry_out(about)
+    return timing.carry_out(about) if about.get("kind") == _TIMING else repeat.carry_out(about)
 
 
 def conclude(rows: Mapping[str, Values], *, scale: str) -> Conclusion:
@@ -173,7 +173,7 @@ def _table(lines: Mapping[str, Sequence[Values]]) -> str:
     return (
         f"{_markdown(headings, rows)}\n\nMean ± standard error over n repeats with fresh data; "
         "test points independent of the training points. Settings are the authors' but for "
-        "first weights, the cycles of Example 2 and the spikes of Example 3 and DPF, "
+        "the choice among chains, the cycles of Example 2 and the spikes of Example 3 and DPF, "
         "chosen on training points. "
         "The paper's figures are means of 10 repeats too."
     )
