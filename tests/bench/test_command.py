@@ -34,7 +34,7 @@ WANTED = {
     },
     "choice": {"masked", "native", "auto"},
 }
-TARGETS = {"kernels": 8, "step": 4, "memory": 5, "predict": 2, "choice": 0}
+TARGETS = {"kernels": 8, "step": 4, "memory": 5, "predict": 4, "choice": 0}
 
 
 @pytest.mark.parametrize("suite", list(SUITES))

@@ -121,10 +121,11 @@ def test_statistics_are_those_of_plain_python(case, group, full):
         if group in ("input", "output"):
             assert mine == order[key(flat[position], group, CASES[case])]
         held[mine].append(value)
+    whole = {k: g + [0.0] * (len(g) < units.size(group)) for k, g in held.items()}
     truth = {
         "mean_square": [sum(v * v for v in g) / len(g) if g else 0.0 for g in held.values()],
-        "range": [max(g) - min(g) if g else 0.0 for g in held.values()],
-        "abs_range": [max(map(abs, g)) - min(map(abs, g)) if g else 0.0 for g in held.values()],
+        "range": [max(g) - min(g) for g in whole.values()],
+        "abs_range": [max(map(abs, g)) - min(map(abs, g)) for g in whole.values()],
     }
     for statistic in STATISTICS:
         found = grouping.statistic(values, statistic)
@@ -154,3 +155,12 @@ def test_unknown_names_are_refused():
         Units((2, 3)).of(torch.arange(6), "channel")  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match=r"statistic.*median.*mean_square"):
         Grouping(torch.tensor([0]), 1).statistic(torch.ones(1), "median")  # type: ignore[arg-type]
+
+
+def test_a_group_with_one_large_weight_left_is_not_small():
+    units = Units((2, 3))
+    support = Support((2, 3), torch.tensor([0, 1, 4], dtype=torch.int32))
+    grouping = Grouping.of(support, units, "input")
+    values = torch.tensor([5.0, -2.0, -3.0])
+    assert grouping.statistic(values, "range").tolist() == [5.0, 1.0, 0.0]
+    assert grouping.statistic(values, "abs_range").tolist() == [5.0, 1.0, 0.0]

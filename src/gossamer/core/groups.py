@@ -6,7 +6,7 @@ weight; a group without a kept weight has statistic 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -75,21 +75,29 @@ class Grouping:
     Attributes:
         ids: int64 ``[nnz]``.
         count: Number of groups of the dense weight.
+        size: Dense weights per group; where fewer are kept, the others are zeros of the group.
     """
 
     ids: Tensor
     count: int
+    size: int = 1
 
     @classmethod
     def of(cls, support: Support, units: Units, group: Group) -> Grouping:
         """The groups of a support."""
-        return cls(units.of(support.positions(), group), units.count(group))
+        ids = units.of(support.positions(), group)
+        return cls(ids, units.count(group), units.size(group))
+
+    def to(self, device: torch.device) -> Grouping:
+        """The same on another device."""
+        return replace(self, ids=self.ids.to(device))
 
     def statistic(self, values: Tensor, statistic: Statistic) -> Tensor:
         """A number per group from the kept values ``[nnz]``: ``[count]``.
 
         ``mean_square`` over the kept weights of the group; ``range`` is max - min, Eq. (9) as the
-        authors compute it; ``abs_range`` the same of |w|, as it is printed.
+        authors compute it; ``abs_range`` the same of |w|, as it is printed. Ranges take in the
+        zeros: else a group with one weight left would have none, however large the weight.
         """
         if statistic == "mean_square":
             sums = values.new_zeros(self.count).index_add_(0, self.ids, values.square())
@@ -100,6 +108,9 @@ class Grouping:
         zero = values.new_zeros(self.count)
         top = zero.scatter_reduce(0, self.ids, values, "amax", include_self=False)
         low = zero.scatter_reduce(0, self.ids, values, "amin", include_self=False)
+        has_zeros = self.sizes() < self.size
+        top = torch.where(has_zeros, top.clamp(min=0.0), top)
+        low = torch.where(has_zeros, low.clamp(max=0.0), low)
         return top - low
 
     def sizes(self) -> Tensor:

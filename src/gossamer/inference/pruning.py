@@ -186,8 +186,7 @@ class Pruner:
         return torch.ones_like(self._values(group), dtype=torch.bool) if mask is None else mask
 
     def _grouping(self, layer: SparseLayer, group: Group) -> Grouping:
-        found = Grouping.of(layer.support, units_of(layer), group)
-        return Grouping(found.ids.to(layer.leading().device), found.count)
+        return Grouping.of(layer.support, units_of(layer), group).to(layer.leading().device)
 
     def _spikes(self, group: WeightGroup) -> Tensor:
         grouping = self._grouping(group.first, self.rule.soft_group(group.first))
