@@ -22,7 +22,7 @@ from gossamer.experiments import (
     find_experiment,
     run_survey,
 )
-from gossamer.experiments import survey as survey_module
+from gossamer.experiments import tasks as tasks_module
 from reference.survey_tasks import work
 
 KEY = "gossamer/squares"
@@ -64,7 +64,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def pool(at_once: int, **_: Any) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(at_once)
 
-    monkeypatch.setattr(survey_module, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(tasks_module, "ProcessPoolExecutor", pool)
 
 
 def test_processes_are_stopped_at_an_interrupt_and_the_same_call_goes_on(

@@ -9,14 +9,9 @@ from gossamer.experiments.registry import STUDIES, SURVEYS, TABLES, find_experim
 from gossamer.experiments.result import TableResult, Verdict
 from gossamer.experiments.runner import run_table
 from gossamer.experiments.study import Findings, Study, run_study
-from gossamer.experiments.survey import (
-    Conclusion,
-    Survey,
-    SurveyResult,
-    SurveyTask,
-    run_survey,
-)
+from gossamer.experiments.survey import Conclusion, Survey, SurveyResult, run_survey
 from gossamer.experiments.table import Check, Line, Row, Table, at_least, at_most, repeated
+from gossamer.experiments.tasks import SurveyTask
 
 __all__ = [
     "STUDIES",

@@ -7,51 +7,23 @@ call goes on after an interruption; a task that was at work begins anew.
 from __future__ import annotations
 
 import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
-from gossamer.errors import CheckpointError, GossamerError, InvalidValue, NonFinite, UnknownName
+from gossamer.errors import CheckpointError, InvalidValue, UnknownName
 from gossamer.experiments.processes import available_cores
 from gossamer.experiments.progress import TableProgress, default_table_progress
 from gossamer.experiments.result import Verdict
 from gossamer.experiments.table import SCALES
+from gossamer.experiments.tasks import EndedTask, SurveyTask, Values, run_tasks
 from gossamer.report.quantities import format_number, quantity
 from gossamer.train.atomic import TEMPORARY, read_json, write_json
 from gossamer.train.folder import gossamer_version
 
 _JSON, _MARKDOWN, _ROWS = "survey.json", "survey.md", "rows"
-
-_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Environment of the processes: glibc keeps freed memory, as the command's own process does.
-
-Else the system clears the pages of every batch anew; another allocator does not read it."""
-
-Values = dict[str, Any]
-"""JSON values."""
-
-
-@dataclass(frozen=True)
-class SurveyTask:
-    """One task.
-
-    Attributes:
-        name: Names its file; unique in the survey.
-        settings: What the survey's function is called with: JSON values, kept beside the row.
-        alone: Whether nothing else may run beside it, as when it measures time. Such tasks come
-            last.
-    """
-
-    name: str
-    settings: Values
-    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,7 +179,7 @@ def run_survey(
             ([task for task in left if task.alone], 1),
         ):
             # Closed at an exception here too: then nothing must go on.
-            with closing(_run(survey, group, min(at_once, len(group)))) as ends:
+            with closing(run_tasks(survey.carry_out, group, at_once)) as ends:
                 for ended in ends:
                     task = ended.task
                     if ended.status == "diverged":
@@ -229,105 +201,7 @@ def run_survey(
     return result
 
 
-@dataclass(frozen=True)
-class _Ended:
-    task: SurveyTask
-    status: Literal["finished", "diverged"]
-    row: Values
-    text: str
-    seconds: float
-
-
-def _run(
-    survey: Survey, tasks: Sequence[SurveyTask], at_once: int
-) -> Generator[_Ended, None, None]:
-    """Yields tasks as they end. After a failure no further one begins; it is raised at the end."""
-    if not tasks:
-        return
-    failure: GossamerError | None = None
-    others = set(active_children())
-    context = get_context("spawn")  # torch's threads do not survive a fork
-    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=_prepare)
-    try:
-        with _environment(_MALLOC):
-            futures = {pool.submit(_do, survey.carry_out, t.settings): t for t in tasks}
-        for future in as_completed(futures):
-            if future.cancelled():
-                continue
-            task = futures[future]
-            status, row, text, seconds = _outcome(future)
-            if status == "failed":
-                failure = failure or GossamerError(f"task {task.name}", None, text)
-                for other in futures:
-                    other.cancel()
-            else:
-                yield _Ended(task, status, row, text, seconds)
-    except BaseException:  # an interrupt, or the caller left: nobody waits for the tasks at work
-        for process in set(active_children()) - others:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-    if failure is not None:
-        raise failure
-
-
-_Outcome = tuple[Literal["finished", "diverged", "failed"], Values, str, float]
-
-
-def _outcome(future: Future[_Outcome]) -> _Outcome:
-    try:
-        return future.result()
-    except Exception as error:  # the process died, or the row cannot be sent
-        return "failed", {}, f"{type(error).__name__}: {error}", 0.0
-
-
-def _do(carry_out: Callable[[Values], Values], settings: Values) -> _Outcome:
-    """One task, in its process. Errors travel as text: not every exception can be sent."""
-    began = time.perf_counter()
-    try:
-        row = carry_out(settings)
-    except NonFinite as error:
-        return "diverged", {}, str(error), time.perf_counter() - began
-    except Exception as error:
-        if os.environ.get("GOSSAMER_DEBUG") == "1":
-            raise
-        text = (
-            str(error) if isinstance(error, GossamerError) else f"{type(error).__name__}: {error}"
-        )
-        return "failed", {}, text, time.perf_counter() - began
-    return "finished", row, "", time.perf_counter() - began
-
-
-def _prepare() -> None:
-    """A process begins: one thread, deaf to Ctrl-C (the parent decides), gone with the parent."""
-    import torch
-
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables for processes started inside; what the user set himself stays."""
-    added = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
-def _told(figures: Sequence[str], ended: _Ended) -> str:
+def _told(figures: Sequence[str], ended: EndedTask) -> str:
     found = []
     for key in figures:
         value = ended.row.get(key)

@@ -12,8 +12,9 @@ from typing import Any
 
 from gossamer.experiments.cvadam2023 import repeat, simulated, timing
 from gossamer.experiments.result import Verdict
-from gossamer.experiments.survey import Conclusion, Survey, SurveyTask, Values
+from gossamer.experiments.survey import Conclusion, Survey
 from gossamer.experiments.table import read_expected
+from gossamer.experiments.tasks import SurveyTask, Values
 from gossamer.report import Estimate
 from gossamer.report.compare import estimate
 
