@@ -21,7 +21,7 @@ from gossamer.errors import InvalidValue
 from gossamer.inference.chain_prior import with_scaled_prior
 from gossamer.inference.collect import Collection
 from gossamer.inference.langevin_base import Langevin
-from gossamer.inference.likelihood import Bernoulli, Categorical, Likelihood
+from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import require_finite
 from gossamer.inference.parameters import parameter_groups
@@ -106,8 +106,7 @@ class ChainConfig:
         """The step at the start of a cycle."""
         if self.lr is not None:
             return self.lr
-        is_label = isinstance(likelihood, Categorical | Bernoulli)
-        return self.label_lr if is_label else self.real_lr
+        return self.label_lr if likelihood.has_labels else self.real_lr
 
 
 def sparse_copy(config: ChainConfig, model: nn.Module) -> nn.Module:

@@ -41,5 +41,5 @@ def build(
 ) -> GradientMethod:
     """The method on a copy of ``model``."""
     bnn = bayesian_copy(config, model, sparsity=0.0)
-    elbo = warmed_elbo(config, bnn, num_data, total_steps)
+    elbo = warmed_elbo(config, bnn, likelihood, num_data, total_steps)
     return GradientMethod("dense_vi", bnn, likelihood, elbo, config, total_steps)

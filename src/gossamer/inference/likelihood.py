@@ -23,6 +23,8 @@ class Likelihood(nn.Module):
     """p(target | output). Subclasses may own parameters, which the method trains along."""
 
     name = "likelihood"
+    has_labels = False
+    """Whether targets are labels, whose likelihood has no scale of noise to be learnt."""
 
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Log-likelihood of each example: ``[B]``."""
@@ -40,6 +42,7 @@ class Categorical(Likelihood):
     """
 
     name = "categorical"
+    has_labels = True
 
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum over positions of log softmax at the target class."""
@@ -59,6 +62,7 @@ class Bernoulli(Likelihood):
     """
 
     name = "bernoulli"
+    has_labels = True
 
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum over elements of log sigmoid(± logit)."""

@@ -80,7 +80,7 @@ def build(
         "ssvi",
         bnn,
         likelihood,
-        warmed_elbo(config, bnn, num_data, total_steps),
+        warmed_elbo(config, bnn, likelihood, num_data, total_steps),
         config,
         total_steps,
         subspace=subspace,

@@ -12,6 +12,7 @@ from torch import nn
 from gossamer.core.schedule import linear_warmup
 from gossamer.errors import InvalidValue
 from gossamer.inference.gradient import OptimizerConfig
+from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.objective import ELBO
 from gossamer.nn import to_bayesian
 from gossamer.nn.candidates import find_candidates
@@ -29,7 +30,8 @@ class VariationalConfig(OptimizerConfig):
         posterior_share: What ``"scaled"`` is of the prior's standard deviation.
         initial_mean_std: Redraw the means from N(0, this²) instead of keeping the network's own
             initialisation.
-        kl_weight: β at the end of the warm-up.
+        kl_weight: β at the end of the warm-up; ``None``: ``LABEL_KL_WEIGHT`` where targets are
+            labels, else 1.
         kl_warmup: Share of the run over which β rises from 0.
         temperature: Of the posterior.
         backend: Engine of the layers: ``auto`` chooses per layer.
@@ -40,7 +42,7 @@ class VariationalConfig(OptimizerConfig):
     posterior_std: PosteriorStd = "scaled"
     posterior_share: float = POSTERIOR_SHARE
     initial_mean_std: float | None = None
-    kl_weight: float = 0.01
+    kl_weight: float | None = None
     kl_warmup: float = 0.5
     temperature: float = 1.0
     backend: str = AUTO
@@ -55,6 +57,10 @@ class VariationalConfig(OptimizerConfig):
             raise InvalidValue(
                 "kl_warmup", self.kl_warmup, "must lie in [0, 1], a share of the run"
             )
+
+
+LABEL_KL_WEIGHT = 0.01
+"""β for labels. With it a learnt noise of real targets falls to nothing: docs/defaults.md."""
 
 
 PAPER: dict[str, Any] = {
@@ -92,9 +98,18 @@ def bayesian_copy(
     )
 
 
-def warmed_elbo(config: VariationalConfig, bnn: nn.Module, num_data: int, total_steps: int) -> ELBO:
+def warmed_elbo(
+    config: VariationalConfig,
+    bnn: nn.Module,
+    likelihood: Likelihood,
+    num_data: int,
+    total_steps: int,
+) -> ELBO:
     """The objective: β rises linearly from 0 to ``kl_weight`` over ``kl_warmup`` of the run."""
-    schedule = linear_warmup(round(config.kl_warmup * total_steps), end=config.kl_weight)
+    weight = config.kl_weight
+    if weight is None:
+        weight = LABEL_KL_WEIGHT if likelihood.has_labels else 1.0
+    schedule = linear_warmup(round(config.kl_warmup * total_steps), end=weight)
     return ELBO(bnn, num_data, schedule, temperature=config.temperature)
 
 
