@@ -14,6 +14,7 @@ of training sets (docs/results.md):
   drifts towards g/(δ₀/N), g being its gradient there, and comes back where that exceeds √λ₂. With
   0.01 the sampling noise of the gradient alone (2/√N = 0.02 in Example 1) brings nearly all inputs
   back; with 2 it takes a gradient above 0.06.
+- One cycle under DPF: at a restart gradients are large for a while, and all inputs come back.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ SETTINGS_OF = {
 BATCH_SIZE = 1024
 WARMUP_EPOCHS = 50
 DPF_SPIKE_DECAY = 2.0
+DPF_CYCLES = 1
 CANDIDATES = 8
 """Chains that begin."""
 ROUNDS = ((150, 3), (1 / 6, 1))
@@ -92,13 +94,14 @@ def settings(
         cycles: Fewer than the example's end the run early; its cycles stay as long.
     """
     chosen = SETTINGS_OF[example]
-    cycles = chosen.cycles if cycles is None else cycles
+    whole = chosen.cycles if method == "dfp" else DPF_CYCLES
+    cycles = whole if cycles is None else cycles
     return {
         "example": example,
         "method": method,
         "repeat": repeat,
         "seed": seed + repeat,
-        "epochs": chosen.epochs * cycles // chosen.cycles,
+        "epochs": chosen.epochs * cycles // whole,
         "cycles": cycles,
         "warmup_epochs": WARMUP_EPOCHS,
         "spike_decay": chosen.spike_decay if method == "dfp" else DPF_SPIKE_DECAY,
