@@ -10,7 +10,7 @@ of training sets (docs/results.md):
   grows a hundredfold for a while, and now and then a unit dies for good.
 - The spike of Example 3, δ₀/N = 0.05 for the authors' 0.01, with which columns of noise took
   thousands of epochs to leave.
-- The spike of DPF, δ₀/N = 2. Masked weights do not touch the loss, so that under Eq. (8) each
+- The spike of DPF, δ₀/N = 2 (0.5 in Example 3, where gradients are smaller). Masked weights do not touch the loss, so that under Eq. (8) each
   drifts towards g/(δ₀/N), g being its gradient there, and comes back where that exceeds √λ₂. With
   0.01 the sampling noise of the gradient alone (2/√N = 0.02 in Example 1) brings nearly all inputs
   back; with 2 it takes a gradient above 0.06.
@@ -52,6 +52,7 @@ class ExampleSettings:
         slab_decay: δ₁/N.
         spike_threshold: λ₁.
         spike_decay: δ₀/N; ours in Example 3.
+        dpf_spike_decay: The same under DPF, ours.
         cycles: Ours in Example 2.
     """
 
@@ -60,6 +61,7 @@ class ExampleSettings:
     slab_decay: float
     spike_threshold: float
     spike_decay: float = 1e-2
+    dpf_spike_decay: float = 2.0
     cycles: int = 6
 
 
@@ -67,12 +69,16 @@ SETTINGS_OF = {
     1: ExampleSettings(epochs=3000, lr=0.01, slab_decay=2e-4, spike_threshold=1e-2),
     2: ExampleSettings(epochs=6000, lr=0.01, slab_decay=5e-4, spike_threshold=1e-2, cycles=1),
     3: ExampleSettings(
-        epochs=3000, lr=0.1, slab_decay=5e-4, spike_threshold=2e-2, spike_decay=5e-2
+        epochs=3000,
+        lr=0.1,
+        slab_decay=5e-4,
+        spike_threshold=2e-2,
+        spike_decay=5e-2,
+        dpf_spike_decay=0.5,
     ),
 }
 BATCH_SIZE = 1024
 WARMUP_EPOCHS = 50
-DPF_SPIKE_DECAY = 2.0
 DPF_CYCLES = 1
 CANDIDATES = 8
 """Chains that begin."""
@@ -104,7 +110,7 @@ def settings(
         "epochs": chosen.epochs * cycles // whole,
         "cycles": cycles,
         "warmup_epochs": WARMUP_EPOCHS,
-        "spike_decay": chosen.spike_decay if method == "dfp" else DPF_SPIKE_DECAY,
+        "spike_decay": chosen.spike_decay if method == "dfp" else chosen.dpf_spike_decay,
         "candidates": CANDIDATES,
         "rounds": [[when if when >= 1 else round(when * chosen.epochs), n] for when, n in ROUNDS],
         "batch_size": BATCH_SIZE,
