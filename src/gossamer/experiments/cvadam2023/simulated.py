@@ -10,10 +10,10 @@ of training sets (docs/results.md):
   grows a hundredfold for a while, and now and then a unit dies for good.
 - The spike of Example 3, δ₀/N = 0.05 for the authors' 0.01, with which columns of noise took
   thousands of epochs to leave.
-- The spike of DPF, δ₀/N = 2 (0.5 in Example 3, where gradients are smaller). Masked weights do not touch the loss, so that under Eq. (8) each
-  drifts towards g/(δ₀/N), g being its gradient there, and comes back where that exceeds √λ₂. With
-  0.01 the sampling noise of the gradient alone (2/√N = 0.02 in Example 1) brings nearly all inputs
-  back; with 2 it takes a gradient above 0.06.
+- The spike of DPF, δ₀/N = 2 (0.5 in Example 3, where gradients are smaller). Masked weights do not
+  touch the loss, so that under Eq. (8) each drifts towards g/(δ₀/N), g being its gradient there,
+  and comes back where that exceeds √λ₂. With 0.01 the sampling noise of the gradient alone (2/√N =
+  0.02 in Example 1) brings nearly all inputs back; with 2 it takes a gradient above 0.06.
 - One cycle under DPF: at a restart gradients are large for a while, and all inputs come back.
 """
 
