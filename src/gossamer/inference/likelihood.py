@@ -24,7 +24,9 @@ class Likelihood(nn.Module):
 
     name = "likelihood"
     has_labels = False
-    """Whether targets are labels, whose likelihood has no scale of noise to be learnt."""
+    """Whether targets are labels, whose log-likelihood has a bounded curvature."""
+    has_noise = False
+    """Whether there is a scale of noise beside the output."""
 
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Log-likelihood of each example: ``[B]``."""
@@ -88,6 +90,7 @@ class Gaussian(Likelihood):
     """
 
     name = "gaussian"
+    has_noise = True
 
     def __init__(self, noise_std: NoiseStd = "learn") -> None:
         super().__init__()

@@ -30,8 +30,8 @@ class VariationalConfig(OptimizerConfig):
         posterior_share: What ``"scaled"`` is of the prior's standard deviation.
         initial_mean_std: Redraw the means from N(0, this²) instead of keeping the network's own
             initialisation.
-        kl_weight: β at the end of the warm-up; ``None``: ``LABEL_KL_WEIGHT`` where targets are
-            labels, else 1.
+        kl_weight: β at the end of the warm-up; ``None``: 1 where the likelihood has a scale of
+            noise, else ``KL_WEIGHT``.
         kl_warmup: Share of the run over which β rises from 0.
         temperature: Of the posterior.
         backend: Engine of the layers: ``auto`` chooses per layer.
@@ -59,8 +59,9 @@ class VariationalConfig(OptimizerConfig):
             )
 
 
-LABEL_KL_WEIGHT = 0.01
-"""β for labels. With it a learnt noise of real targets falls to nothing: docs/defaults.md."""
+KL_WEIGHT = 0.01
+"""β for labels and counts. The learnt noise of real targets falls to nothing with it:
+docs/defaults.md."""
 
 
 PAPER: dict[str, Any] = {
@@ -108,7 +109,7 @@ def warmed_elbo(
     """The objective: β rises linearly from 0 to ``kl_weight`` over ``kl_warmup`` of the run."""
     weight = config.kl_weight
     if weight is None:
-        weight = LABEL_KL_WEIGHT if likelihood.has_labels else 1.0
+        weight = 1.0 if likelihood.has_noise else KL_WEIGHT
     schedule = linear_warmup(round(config.kl_warmup * total_steps), end=weight)
     return ELBO(bnn, num_data, schedule, temperature=config.temperature)
 
