@@ -236,6 +236,15 @@ def test_settings_are_the_authors() -> None:
     assert (config.spike_decay, config.prune_threshold) == (2.0, 1e-3)
     spikes = [task.settings["spike_decay"] for task in tasks[:3]]
     assert spikes == [1e-2, 1e-2, 5e-2]  # DFP: the authors', but for Example 3
+    found = {task.name: task.settings for task in tasks}
+    cycles = {
+        method: [found[f"example{n}-{method}-r0"]["cycles"] for n in (1, 2, 3)]
+        for method in simulated.METHODS
+    }
+    assert cycles == {"dfp": [6, 1, 6], "dpf": [1, 1, 1]}
+    assert [found[f"example{n}-dpf-r0"]["spike_decay"] for n in (1, 2, 3)] == [2.0, 2.0, 0.5]
+    assert [found[f"example{n}-dpf-r0"]["epochs"] for n in (1, 2, 3)] == [3000, 6000, 3000]
+    assert found["example2-dfp-r0"]["rounds"] == [[150, 3], [1000, 1]]
     assert (config.noise_scale, config.temperature) == (1.0, None)
     assert (config.betas, config.tau_lr, config.decay_biases) == ((0.1, 1.0), 0.1, True)
     steps = problem.steps

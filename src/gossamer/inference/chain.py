@@ -39,7 +39,7 @@ class ChainConfig:
     Attributes:
         lr: Step at the start of a cycle: Δt², or the plain step of ``csgld``. ``None``:
             ``label_lr`` where targets are labels, else ``real_lr``, which is smaller: the curvature
-            of a Gaussian likelihood is one over the noise it finds.
+            of a Gaussian likelihood is one over the square of the noise it finds.
         temperature: 1 for the posterior.
         weight_decay: δ/N, the prior's precision over the number of data; ``None`` is that of the
             prior of variational inference, which follows the width of a layer.

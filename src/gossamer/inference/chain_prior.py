@@ -99,8 +99,8 @@ def spike_and_slab(
     """
     slab, lr = float(settings["weight_decay"]), float(settings["lr"])
     if spike_decay is None:
-        widest = 1.0 / lr if lr > 0.0 else inf
-        spike_decay = max(slab, min(SPIKE_OVER_SLAB * slab, widest))
+        followed = 1.0 / lr if lr > 0.0 else inf
+        spike_decay = max(slab, min(SPIKE_OVER_SLAB * slab, followed))
     require_narrower(spike_decay, slab)
     if slab == 0.0 and None in (spike_threshold, prune_threshold):
         raise InvalidValue(
