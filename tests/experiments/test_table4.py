@@ -233,7 +233,7 @@ def test_settings_are_the_authors() -> None:
     ]
     config = simulated.method_of(last, problem).config
     assert (config.lr, config.weight_decay, config.spike_threshold) == (0.01, 5e-4, 1e-2)
-    assert (config.spike_decay, config.prune_threshold) == (2.0, 1e-3)
+    assert (config.spike_decay, config.prune_threshold) == (1.0, 1e-2)
     spikes = [task.settings["spike_decay"] for task in tasks[:3]]
     assert spikes == [1e-2, 1e-2, 5e-2]  # DFP: the authors', but for Example 3
     found = {task.name: task.settings for task in tasks}
@@ -242,7 +242,7 @@ def test_settings_are_the_authors() -> None:
         for method in simulated.METHODS
     }
     assert cycles == {"dfp": [6, 1, 6], "dpf": [1, 1, 1]}
-    assert [found[f"example{n}-dpf-r0"]["spike_decay"] for n in (1, 2, 3)] == [2.0, 2.0, 0.5]
+    assert [found[f"example{n}-dpf-r0"]["spike_decay"] for n in (1, 2, 3)] == [1.0, 1.0, 0.5]
     assert [found[f"example{n}-dpf-r0"]["epochs"] for n in (1, 2, 3)] == [3000, 6000, 3000]
     assert found["example2-dfp-r0"]["rounds"] == [[150, 3], [1000, 1]]
     assert (config.noise_scale, config.temperature) == (1.0, None)

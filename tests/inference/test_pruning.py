@@ -90,6 +90,16 @@ def test_feedback_counts_and_comes_back():
     assert found.remaining == 9, "a weight that grew takes part again"
 
 
+def test_what_feedback_masks_is_under_the_spike_whatever_its_size():
+    weight = [[3.0, 0.1, -1.0, 0.0], [4.0, -0.1, 0.5, 0.0], [5.0, 0.1, 0.5, 0.2]]
+    net = nn.Sequential(with_weight(nn.Linear(4, 3), weight))
+    found = pruner(net, pruning="dpf", spike_threshold=1e-9)
+    found.refresh(0.75)
+    decay = found.optimizer.state[found.groups[0].first.leading()]["decay"]
+    assert decay.tolist() == [1e-3, 0.5, 0.5, 0.5] * 3
+    assert (found.hard_sparsity, found.soft_sparsity()) == (0.75, 0.75)
+
+
 def test_the_effective_weights_go_away_after_an_exception():
     found = pruner(nn.Sequential(nn.Linear(6, 4)), pruning="dpf", prune_threshold=0.06)
     found.refresh()

@@ -11,7 +11,7 @@ import gossamer as gs
 from cases.zoo import BACKENDS, MODELS, SelfAttention, TwoNames, convnet, ids, mlp
 from gossamer.nn import NeedsOwnPass, sampling_together
 from gossamer.ops import fold_seed
-from gossamer.predict.passes import SHARED_IMAGES, SHARED_ROWS, Passes
+from gossamer.predict.passes import MEETING_ROWS, SHARED_IMAGES, SHARED_ROWS, Passes
 from gossamer.predict.source import Network
 
 every_model = pytest.mark.parametrize("case", MODELS, ids=ids(MODELS))
@@ -61,6 +61,26 @@ class TestWeightNoise:
         passes(bnn, 3, "weight").outputs(torch.randn(most // 8 + 1, *shape), 0)
         assert rows == [most // 8 + 1] * 3
 
+    @pytest.mark.parametrize(("side", "expected"), [(128, [8, 8, 1]), (64, [17])])
+    def test_large_images_take_several_passes_of_one_draw(self, side, expected):
+        bnn = gs.to_bayesian(nn.Conv2d(1, 2, 3).double(), 0.3, posterior_std=0.3).eval()
+        x = torch.randn(17, 1, side, side).double()
+        rows = count_passes(bnn)
+        got = passes(bnn, 2, "weight").outputs(x, 0)
+        assert rows == expected * 2
+        for s in range(2):
+            with gs.sampling(bnn, seed=fold_seed(3, s)):
+                torch.testing.assert_close(got[s], bnn(x), rtol=1e-10, atol=1e-10)
+
+    def test_rows_that_meet_are_not_cut_finer(self):
+        """Statistics over the rows of a pass need many of them."""
+        bnn = gs.to_bayesian(
+            nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)), 0.3
+        ).eval()
+        rows = count_passes(bnn)
+        passes(bnn, 1, "weight").outputs(torch.randn(MEETING_ROWS + 1, 1, 6, 6), 0)
+        assert rows == [MEETING_ROWS, 1]
+
     def test_one_row_is_not_copied(self):
         bnn = gs.to_bayesian(convnet(), 0.3)
         strides = []
@@ -77,7 +97,7 @@ class TestLocalNoise:
         assert rows == [160]
         rows.clear()
         passes(bnn, 100, "local").outputs(torch.randn(100, 6), 0)
-        assert rows == [200] * 50
+        assert rows == [1000] * 10
 
     def test_a_sample_per_pass_is_the_context_by_hand(self):
         bnn = gs.to_bayesian(convnet(), 0.3, posterior_std=0.3)

@@ -16,7 +16,7 @@ from gossamer.inference import Likelihood
 from gossamer.nn import BayesianLayer
 from gossamer.ops import fold_seed
 from gossamer.predict import ClassPrediction, RealPrediction
-from gossamer.predict.passes import ROW_BLOCK, SHARED_ROWS
+from gossamer.predict.passes import PASS_ROWS, ROW_BLOCK
 
 every_noise = pytest.mark.parametrize("noise", ["weight", "local"])
 
@@ -213,7 +213,7 @@ class TestMemory:
         rows = []
         bnn.register_forward_pre_hook(lambda m, args: rows.append(args[0].shape[0]))
         gs.predict(bnn, torch.randn(3 * ROW_BLOCK + 1, 5), num_samples, noise=noise)
-        assert max(rows) <= SHARED_ROWS
+        assert max(rows) <= PASS_ROWS
         assert sum(rows) == num_samples * (3 * ROW_BLOCK + 1)
 
     def test_without_samples_the_rest_is_the_same(self):

@@ -121,3 +121,4 @@ class DenseEM:
             )
             self.decay[n] = torch.full_like(w, self.slab)
             self.decay[n][square < self.soft_threshold] = self.spike
+            self.decay[n][~keep] = self.spike

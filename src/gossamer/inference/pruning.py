@@ -3,8 +3,8 @@
 **Soft mask** (E step): groups whose mean square is below λ₁ get the spike's weight decay.
 **Hard mask**: groups whose statistic is below λ₂ are zeroed. Under DFP (dynamic forward pruning)
 they leave for good: supports, parameters and optimiser state shrink. Under DPF (dynamic pruning
-with feedback, Eq. 8) the dense weights and their state stay; forward and backward see m⊙w, the
-gradient moves w, and m is formed anew from w.
+with feedback, Eq. 8) the dense weights and their state stay, under the spike while they are masked;
+forward and backward see m⊙w, the gradient moves w, and m is formed anew from w.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ class Pruner:
     def _spikes(self, group: WeightGroup) -> Tensor:
         grouping = self._grouping(group.first, self.rule.soft_group(group.first))
         threshold = self._priors[group.name].spike_threshold
-        return soft_mask(self._values(group), grouping, threshold)
+        found = soft_mask(self._values(group), grouping, threshold)
+        # What a masked weight is in the network is 0, whatever it would come back with.
+        return found | ~self._active(group)
 
     def _own_threshold(self, group: WeightGroup) -> float:
         """λ₂ in the units of the layer's statistic."""

@@ -48,12 +48,14 @@ class SamplingState:
             share the pass: each has its own θ, and the first seed stands for the local noise.
         calls: Forward passes so far; local noise must differ between two calls of one layer.
         rows: Where samples share the pass, all their rows: those of sample 0, then of sample 1.
+        drawn: θ and what it was drawn from, held without gradients for the passes to come.
     """
 
     noise: Noise | None
     seed: Tensor
     calls: int = 0
     rows: int | None = None
+    drawn: tuple[tuple[int, ...], Tensor] | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -336,7 +338,24 @@ class BayesianLayer(SparseLayer):
             raise NeedsOwnPass(
                 "weight", None, "is another in each sample of the pass", "run the samples in turn"
             )
+        if not self._may_hold():
+            return self._draw()
+        assert self.sampling_state is not None
+        source = (*_identity(self.weight_mean), *_identity(self.weight_raw_std))
+        held = self.sampling_state.drawn
+        if held is None or held[0] != source:
+            held = self.sampling_state.drawn = (source, self._draw())
+        return held[1]
+
+    def _draw(self) -> Tensor:
         return draw(self.weight_mean, self.weight_std, self._seed("weight"))
+
+    def _may_hold(self) -> bool:
+        """Whether a draw serves later passes too; not where others stand in for the parameters."""
+        if self.sampling_state is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        own = (self.weight_mean, self.weight_raw_std)
+        return all(type(p) is nn.Parameter and not p.is_inference() for p in own)
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the noise that the mode asks for."""
@@ -369,10 +388,10 @@ class BayesianLayer(SparseLayer):
         return draw_seed()
 
 
-def _identity(indices: Tensor) -> tuple[int, int]:
-    """Where the positions lie and how often they were changed there."""
+def _identity(values: Tensor) -> tuple[int, int]:
+    """Where the values lie and how often they were changed there."""
     # Tensors made in inference mode do not count their changes.
-    return indices.data_ptr(), -1 if indices.is_inference() else indices._version
+    return values.data_ptr(), -1 if values.is_inference() else values._version
 
 
 def _in_backward() -> bool:

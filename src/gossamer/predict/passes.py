@@ -1,7 +1,8 @@
 """The forward passes that give all samples of a block of rows.
 
-Where samples differ by the layers' noise alone, one pass takes the rows of several samples: weights
-are read once for all of them, and at batch 1 samples fill the lanes that rows would leave empty.
+A pass takes so many rows that activations stay in the cache. Where samples differ by the layers'
+noise alone and a block has fewer, one pass takes the rows of several samples: weights are read once
+for all of them, and at batch 1 samples fill the lanes that rows would leave empty.
 """
 
 from __future__ import annotations
@@ -14,15 +15,25 @@ from gossamer.nn import NeedsOwnPass, Noise, sampling_together
 from gossamer.ops import fold_seed
 from gossamer.predict.source import Source
 
-ROW_BLOCK = 128
-"""Rows that are predicted at a time.
+ROW_BLOCK = 256
+"""Rows that are predicted at a time: every sample is drawn once for all of them.
 
 Fixed, as the numbers below, because local noise is drawn per pass: a prediction must not depend on
 how much memory there is.
 """
 
+PASS_ROWS, PASS_VALUES = 1024, 2**17
+"""Vectors of a pass, and input values of one of images (42 of 3x32x32, never below 8): with more
+the activations leave the cache, and passes of fewer are all overhead."""
+
 SHARED_ROWS, SHARED_IMAGES = 256, 32
-"""Rows of a pass that samples share, vectors and images: more leave the cache and gain nothing."""
+"""Rows of a pass that samples with weights of their own share; for images also under local noise.
+
+Vectors share up to ``PASS_ROWS`` under local noise, where all samples read the same weights.
+"""
+
+MEETING_ROWS = 128
+"""Rows of a pass where a layer computes statistics over them, also in evaluation."""
 
 _MIN_DRAWS = 8
 """Under weight noise every sample of a pass draws its own weights.
@@ -46,7 +57,8 @@ class Passes:
 
     def __init__(self, source: Source, num_samples: int, noise: Noise, seed: int) -> None:
         self.source, self.num_samples, self.noise, self.seed = source, num_samples, noise, seed
-        self.may_share = source.samples_by_noise and not _rows_meet(source.model)
+        self.rows_meet = _rows_meet(source.model)
+        self.may_share = source.samples_by_noise and not self.rows_meet
 
     def outputs(self, rows: Tensor, block: int) -> Tensor:
         """``[S, B, ...]`` for rows ``[B, ...]``, the block of that number."""
@@ -62,7 +74,8 @@ class Passes:
     def _samples_per_pass(self, rows: Tensor) -> int:
         if not self.may_share:
             return 1
-        most = (SHARED_ROWS if rows.dim() <= 2 else SHARED_IMAGES) // rows.shape[0]
+        vectors = PASS_ROWS if self.noise == "local" else SHARED_ROWS
+        most = (vectors if rows.dim() <= 2 else SHARED_IMAGES) // rows.shape[0]
         if self.noise == "weight":
             most = max(_LANES, most) if most >= _MIN_DRAWS else 1
         return min(self.num_samples, max(1, most))
@@ -75,8 +88,7 @@ class Passes:
     def _alone(self, rows: Tensor, block: int, sample: int) -> Tensor:
         seed = self._seed(sample, block)
         with self.source.sample(sample, seed=seed, noise=self.noise) as net:
-            output: Tensor = net(rows)
-        return output
+            return torch.cat([net(part) for part in passes_of(rows, rows_meet=self.rows_meet)])
 
     def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
         samples = range(first, min(first + at_once, self.num_samples))
@@ -89,6 +101,15 @@ class Passes:
         if output.dim() == 0 or output.shape[0] != count:
             raise NeedsOwnPass("output shape", tuple(output.shape), f"must have {count} rows")
         return output.reshape(len(seeds), -1, *output.shape[1:])
+
+
+def passes_of(rows: Tensor, *, rows_meet: bool = False) -> tuple[Tensor, ...]:
+    """Rows ``[B, ...]`` cut for the passes of one sample."""
+    if rows_meet:
+        return torch.split(rows, MEETING_ROWS)
+    if rows.dim() <= 2:
+        return torch.split(rows, PASS_ROWS)
+    return torch.split(rows, max(8, PASS_VALUES // max(1, rows[0].numel())))
 
 
 def _rows_meet(model: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from gossamer.errors import InvalidData, InvalidValue
 from gossamer.inference import Likelihood, Method
 from gossamer.predict.assemble import assemble, join
 from gossamer.predict.moments import Moments
-from gossamer.predict.passes import ROW_BLOCK
+from gossamer.predict.passes import passes_of
 from gossamer.predict.predict import evaluating
 from gossamer.predict.prediction import Prediction
 from gossamer.predict.propagate import propagate, record
@@ -72,7 +72,7 @@ def predict_moments(
     parts = []
     with torch.no_grad(), evaluating(origin.model):
         recorded = record(origin.model)
-        for rows in torch.split(x, ROW_BLOCK):
+        for rows in passes_of(x):
             for outputs in _outputs(propagate(recorded, rows)):
                 part = assemble(origin.likelihood, outputs)
                 parts.append(part if keep_samples else join([part], keep_samples=False))

@@ -10,10 +10,12 @@ of training sets (docs/results.md):
   grows a hundredfold for a while, and now and then a unit dies for good.
 - The spike of Example 3, δ₀/N = 0.05 for the authors' 0.01, with which columns of noise took
   thousands of epochs to leave.
-- The spike of DPF, δ₀/N = 2 (0.5 in Example 3, where gradients are smaller). Masked weights do not
-  touch the loss, so that under Eq. (8) each drifts towards g/(δ₀/N), g being its gradient there,
-  and comes back where that exceeds √λ₂. With 0.01 the sampling noise of the gradient alone (2/√N =
-  0.02 in Example 1) brings nearly all inputs back; with 2 it takes a gradient above 0.06.
+- The spike of DPF, δ₀/N = 1 (0.5 in Example 3, where gradients are smaller), and its λ₂, which is
+  λ₁. Masked weights do not touch the loss, so that under Eq. (8) each drifts towards g/(δ₀/N), g
+  being its gradient there, and comes back where that exceeds √λ₂. With the authors' 0.01 and √λ₂ =
+  0.03 the sampling noise of the gradient alone (2/√N = 0.02 in Example 1) brings nearly all inputs
+  back; with 1 and 0.1 it takes a gradient above 0.1. A group between the two thresholds would be
+  in the network and under that strong spike; with λ₂ = λ₁ there is none.
 - One cycle under DPF: at a restart gradients are large for a while, and all inputs come back.
 """
 
@@ -52,7 +54,7 @@ class ExampleSettings:
         slab_decay: δ₁/N.
         spike_threshold: λ₁.
         spike_decay: δ₀/N; ours in Example 3.
-        dpf_spike_decay: The same under DPF, ours.
+        dpf_spike_decay: The same under DPF, ours; λ₂ is λ₁ there.
         cycles: Ours in Example 2.
     """
 
@@ -61,7 +63,7 @@ class ExampleSettings:
     slab_decay: float
     spike_threshold: float
     spike_decay: float = 1e-2
-    dpf_spike_decay: float = 2.0
+    dpf_spike_decay: float = 1.0
     cycles: int = 6
 
 
@@ -85,6 +87,7 @@ CANDIDATES = 8
 ROUNDS = ((150, 3), (1 / 6, 1))
 """When some of them end, in epochs or as a share of the example's, and how many go on."""
 PRUNE_THRESHOLD = 1e-3
+"""λ₂ under DFP."""
 
 
 def settings(
@@ -204,12 +207,18 @@ def method_of(about: dict[str, Any], problem: Problem) -> EMMCMC:
         weight_decay=chosen.slab_decay,
         spike_decay=about["spike_decay"],
         spike_threshold=chosen.spike_threshold,
-        prune_threshold=PRUNE_THRESHOLD,
+        prune_threshold=prune_threshold(about),
         prune_end=1.0,
         warmup=warmup_share(about["warmup_epochs"] * problem.steps_per_epoch, problem.steps),
     )
     assert isinstance(method, EMMCMC)
     return method
+
+
+def prune_threshold(about: dict[str, Any]) -> float:
+    """λ₂: the authors' under DFP, λ₁ under DPF."""
+    is_dfp = about["method"] == "dfp"
+    return PRUNE_THRESHOLD if is_dfp else SETTINGS_OF[about["example"]].spike_threshold
 
 
 def warmup_share(warmup_steps: int, steps: int) -> float:
