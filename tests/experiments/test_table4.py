@@ -242,13 +242,14 @@ def test_settings_are_the_authors() -> None:
         for method in simulated.METHODS
     }
     assert cycles == {"dfp": [6, 1, 6], "dpf": [1, 1, 1]}
-    assert [found[f"example{n}-dpf-r0"]["spike_decay"] for n in (1, 2, 3)] == [1.0, 1.0, 0.5]
+    assert [found[f"example{n}-dpf-r0"]["spike_decay"] for n in (1, 2, 3)] == [1.0, 1.0, 0.2]
+    assert [found[f"example{n}-dpf-r0"]["warmup_epochs"] for n in (1, 2, 3)] == [50, 200, 50]
     assert [found[f"example{n}-dpf-r0"]["epochs"] for n in (1, 2, 3)] == [3000, 6000, 3000]
     assert found["example2-dfp-r0"]["rounds"] == [[150, 3], [1000, 1]]
     assert (config.noise_scale, config.temperature) == (1.0, None)
     assert (config.betas, config.tau_lr, config.decay_biases) == ((0.1, 1.0), 0.1, True)
     steps = problem.steps
-    assert 99 < config.warmup * steps < 100  # 50 epochs of 2 batches
+    assert 399 < config.warmup * steps < 400  # 200 epochs of 2 batches
     small = table4.tasks(scale="small", seed=0, repeats=2)
     assert [task.name for task in small] == ["example1-dfp-r0", "example1-dfp-r1", "timing"]
     assert (small[0].settings["epochs"], small[0].settings["cycles"]) == (500, 1)

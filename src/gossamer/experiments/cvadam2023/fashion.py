@@ -16,6 +16,12 @@ from gossamer.experiments.table import Check, Results, Row, Table, repeated
 from gossamer.train import RunConfig
 
 SPARSITIES = (0.7, 0.8, 0.9)
+SPIKES: dict[str, dict[str, Any]] = {
+    "dfp": {"spike_decay": 1e-2, "spike_threshold": 1.5e-3},
+    "dpf": {"spike_decay": 0.5, "spike_threshold": 0.0},
+}
+"""δ₀/N and λ₁. Under DPF nothing but the spike holds masked weights back from coming and going: it
+is strong, and for them alone, because small groups that take part would not stand it."""
 CYCLES = 4
 SAMPLES = 6
 """The last three of each of the last two cycles. Those of the first two are of networks that were
@@ -70,8 +76,7 @@ def pruned_options(pruning: str, target: float) -> dict[str, Any]:
         "pruning": pruning,
         "target_sparsity": target,
         "prune_end": 0.5,
-        "spike_decay": 1e-2,
-        "spike_threshold": 1.5e-3,
+        **SPIKES[pruning],
     }
 
 
