@@ -7,13 +7,12 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, vmap
 
 import gossamer as gs
 from cases.zoo import BACKENDS, MODEL, MODELS, convnet, ids, mlp
 from gossamer.errors import UnknownName
 from gossamer.nn import BayesianLayer, base, sparse_layers
-from gossamer.nn.sampling import at_mean
+from gossamer.nn.sampling import at_mean, holding_draws
 
 every_model = pytest.mark.parametrize("case", MODELS, ids=ids(MODELS))
 every_noise = pytest.mark.parametrize("noise", ["weight", "local"])
@@ -62,38 +61,26 @@ def test_weight_noise_is_one_theta_for_all_calls_and_rows():
     assert torch.equal(one, one[:1].expand_as(one)), "equal rows give equal outputs"
 
 
-def test_a_draw_is_held_without_gradients_and_follows_the_weights(monkeypatch):
-    """θ of a context is drawn once where no gradient is wanted, and again where weights changed."""
+def test_draws_are_held_where_asked_and_nowhere_else(monkeypatch):
     bnn = gs.to_bayesian(nn.Linear(3, 2), posterior_std=0.3).eval()
     x, draws = torch.randn(4, 3), []
     original = base.draw
     monkeypatch.setattr(base, "draw", lambda *args: draws.append(1) or original(*args))
-    with gs.sampling(bnn, seed=1):
-        with_gradients = bnn(x)
-        assert with_gradients.requires_grad
-        with torch.no_grad():
-            assert torch.equal(bnn(x), with_gradients)
-            assert torch.equal(bnn(x), with_gradients)
-            assert len(draws) == 2
-            bnn.weight_mean.add_(1.0)
-            moved = bnn(x)
-            bnn.weight_raw_std.fill_(-60.0)
-            at_mean = bnn(x)
-    torch.testing.assert_close(moved - with_gradients, x.sum(1, keepdim=True).expand(4, 2))
-    torch.testing.assert_close(at_mean, bnn(x))
-    assert len(draws) == 4
-
-
-def test_a_held_draw_is_not_that_of_parameters_put_in_their_place():
-    bnn, x = gs.to_bayesian(nn.Linear(3, 2), posterior_std=0.3).eval(), torch.randn(4, 3)
-    others = {name: p.detach() + 1.0 for name, p in bnn.named_parameters()}
-    stacked = {name: torch.stack([p.detach(), others[name]]) for name, p in bnn.named_parameters()}
     with torch.no_grad(), gs.sampling(bnn, seed=1):
-        own = bnn(x)
-        other = functional_call(bnn, others, (x,))
-        both = vmap(lambda p: functional_call(bnn, p, (x,)), randomness="same")(stacked)
-    assert not torch.allclose(own, other)
-    torch.testing.assert_close(both, torch.stack([own, other]))
+        fresh = bnn(x), bnn(x)
+        assert len(draws) == 2
+        with holding_draws(bnn):
+            held = bnn(x), bnn(x)
+            assert len(draws) == 3
+            bnn.weight.zero_()  # a reader of the weight has one of its own
+            assert torch.equal(bnn(x), fresh[0])
+        with pytest.raises(KeyError), holding_draws(bnn):
+            raise KeyError
+        assert (bnn.sampling_state.holds, bnn.sampling_state.drawn) == (False, None)
+        bnn.weight_mean.add_(1.0)
+        moved = bnn(x)
+    assert all(torch.equal(y, fresh[0]) for y in (*fresh, *held))
+    torch.testing.assert_close(moved - fresh[0], x.sum(1, keepdim=True).expand(4, 2))
 
 
 def test_local_noise_is_fresh_per_call_and_row():

@@ -9,9 +9,16 @@ from torch import nn
 
 import gossamer as gs
 from cases.zoo import BACKENDS, MODELS, SelfAttention, TwoNames, convnet, ids, mlp
-from gossamer.nn import NeedsOwnPass, sampling_together
+from gossamer.nn import NeedsOwnPass, base, sampling_together
 from gossamer.ops import fold_seed
-from gossamer.predict.passes import MEETING_ROWS, SHARED_IMAGES, SHARED_ROWS, Passes
+from gossamer.predict.passes import (
+    MEETING_ROWS,
+    PASS_ROWS,
+    SHARED_IMAGES,
+    SHARED_ROWS,
+    Passes,
+    passes_of,
+)
 from gossamer.predict.source import Network
 
 every_model = pytest.mark.parametrize("case", MODELS, ids=ids(MODELS))
@@ -61,25 +68,56 @@ class TestWeightNoise:
         passes(bnn, 3, "weight").outputs(torch.randn(most // 8 + 1, *shape), 0)
         assert rows == [most // 8 + 1] * 3
 
-    @pytest.mark.parametrize(("side", "expected"), [(128, [8, 8, 1]), (64, [17])])
-    def test_large_images_take_several_passes_of_one_draw(self, side, expected):
+    @pytest.mark.parametrize(("side", "expected"), [(128, [6, 6, 5]), (64, [17])])
+    def test_large_images_take_several_passes_of_one_draw(self, side, expected, monkeypatch):
         bnn = gs.to_bayesian(nn.Conv2d(1, 2, 3).double(), 0.3, posterior_std=0.3).eval()
         x = torch.randn(17, 1, side, side).double()
-        rows = count_passes(bnn)
+        rows, draws, original = count_passes(bnn), [], base.draw
+        monkeypatch.setattr(base, "draw", lambda *args: draws.append(1) or original(*args))
         got = passes(bnn, 2, "weight").outputs(x, 0)
         assert rows == expected * 2
+        assert len(draws) == 2
         for s in range(2):
             with gs.sampling(bnn, seed=fold_seed(3, s)):
                 torch.testing.assert_close(got[s], bnn(x), rtol=1e-10, atol=1e-10)
 
+    @pytest.mark.parametrize(
+        ("x", "expected"),
+        [
+            (torch.zeros(256, 5), [256]),
+            (torch.zeros(4, 2**18), [4]),
+            (torch.zeros(16, 2**17), [8, 8]),
+            (torch.zeros(256, 2, 4), [256]),
+            (torch.zeros(256, 3, 32, 32), [37] * 6 + [34]),
+            (torch.zeros(256, 1024, dtype=torch.int64), [128, 128]),
+        ],
+        ids=["vectors", "few wide ones", "wide", "small images", "images", "tokens"],
+    )
+    def test_how_rows_are_cut(self, x, expected):
+        assert [len(part) for part in passes_of(x, rows_meet=False)] == expected
+
     def test_rows_that_meet_are_not_cut_finer(self):
-        """Statistics over the rows of a pass need many of them."""
+        """Statistics over the rows of a pass need many of them, in moments too."""
+        torch.manual_seed(0)
         bnn = gs.to_bayesian(
-            nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)), 0.3
+            nn.Sequential(
+                nn.BatchNorm2d(1, track_running_stats=False),
+                nn.AdaptiveAvgPool2d(2),
+                nn.Flatten(),
+                nn.Linear(4, 3),
+            ),
+            posterior_std=1e-6,
         ).eval()
+        x = torch.randn(40, 1, 128, 128) * torch.arange(40).view(-1, 1, 1, 1)
         rows = count_passes(bnn)
-        passes(bnn, 1, "weight").outputs(torch.randn(MEETING_ROWS + 1, 1, 6, 6), 0)
-        assert rows == [MEETING_ROWS, 1]
+        sampled = gs.predict(bnn, x, 1)
+        assert rows == [40]
+        moments = gs.predict_moments(bnn, x)
+        torch.testing.assert_close(moments.probs, sampled.probs, rtol=1e-3, atol=1e-4)
+        assert [len(p) for p in passes_of(torch.zeros(MEETING_ROWS + 1, 9), rows_meet=True)] == [
+            MEETING_ROWS,
+            1,
+        ]
 
     def test_one_row_is_not_copied(self):
         bnn = gs.to_bayesian(convnet(), 0.3)
@@ -107,6 +145,14 @@ class TestLocalNoise:
             with gs.sampling(bnn, seed=fold_seed(3, s, 5), noise="local"):
                 assert torch.equal(got[s], bnn(x))
 
+    def test_the_parts_of_a_sample_have_noise_of_their_own(self):
+        torch.manual_seed(0)
+        bnn = gs.to_bayesian(nn.Conv2d(1, 1, 1), posterior_std=0.5)
+        x = torch.ones(16, 1, 256, 128)
+        got = passes(bnn, 1, "local").outputs(x, 0)[0]
+        first, second = got[:8].flatten(), got[8:].flatten()
+        assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 4 / 8**0.5 / 256
+
     def test_samples_and_rows_are_independent(self):
         """Correlations of equal rows, over samples and within them, are those of chance."""
         torch.manual_seed(0)
@@ -116,7 +162,7 @@ class TestLocalNoise:
         pairs = {
             "rows of a sample": (outputs[:, 0], outputs[:, 1]),
             "neighbouring samples": (outputs[:-1, 0], outputs[1:, 0]),
-            "passes": (outputs[:-128, 0], outputs[128:, 0]),
+            "passes": (outputs[: -PASS_ROWS // 2, 0], outputs[PASS_ROWS // 2 :, 0]),
         }
         for name, (one, two) in pairs.items():
             assert stats.pearsonr(one.numpy(), two.numpy()).pvalue > 1e-3, name

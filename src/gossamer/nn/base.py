@@ -48,14 +48,16 @@ class SamplingState:
             share the pass: each has its own θ, and the first seed stands for the local noise.
         calls: Forward passes so far; local noise must differ between two calls of one layer.
         rows: Where samples share the pass, all their rows: those of sample 0, then of sample 1.
-        drawn: θ and what it was drawn from, held without gradients for the passes to come.
+        holds: Whether a draw of θ serves all passes to come (``holding_draws``).
+        drawn: That draw.
     """
 
     noise: Noise | None
     seed: Tensor
     calls: int = 0
     rows: int | None = None
-    drawn: tuple[tuple[int, ...], Tensor] | None = None
+    holds: bool = False
+    drawn: Tensor | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -226,8 +228,12 @@ class SparseLayer(nn.Module):
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the weights of this call: the mean, or one draw."""
-        values = self.current_values()
+        values = self.pass_values()
         return self.backend.product(x, values, self.pattern, layout, self.bias, self.growth)
+
+    def pass_values(self) -> Tensor:
+        """The values ``[nnz]`` of a forward pass."""
+        return self.current_values()
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -338,24 +344,16 @@ class BayesianLayer(SparseLayer):
             raise NeedsOwnPass(
                 "weight", None, "is another in each sample of the pass", "run the samples in turn"
             )
-        if not self._may_hold():
-            return self._draw()
-        assert self.sampling_state is not None
-        source = (*_identity(self.weight_mean), *_identity(self.weight_raw_std))
-        held = self.sampling_state.drawn
-        if held is None or held[0] != source:
-            held = self.sampling_state.drawn = (source, self._draw())
-        return held[1]
-
-    def _draw(self) -> Tensor:
         return draw(self.weight_mean, self.weight_std, self._seed("weight"))
 
-    def _may_hold(self) -> bool:
-        """Whether a draw serves later passes too; not where others stand in for the parameters."""
-        if self.sampling_state is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return False
-        own = (self.weight_mean, self.weight_raw_std)
-        return all(type(p) is nn.Parameter and not p.is_inference() for p in own)
+    def pass_values(self) -> Tensor:
+        """``current_values``, drawn once where the context holds draws."""
+        state = self.sampling_state
+        if state is None or not state.holds or torch.compiler.is_compiling():
+            return self.current_values()
+        if state.drawn is None:
+            state.drawn = self.current_values()
+        return state.drawn
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the noise that the mode asks for."""
@@ -388,10 +386,10 @@ class BayesianLayer(SparseLayer):
         return draw_seed()
 
 
-def _identity(values: Tensor) -> tuple[int, int]:
-    """Where the values lie and how often they were changed there."""
+def _identity(indices: Tensor) -> tuple[int, int]:
+    """Where the positions lie and how often they were changed there."""
     # Tensors made in inference mode do not count their changes.
-    return values.data_ptr(), -1 if values.is_inference() else values._version
+    return indices.data_ptr(), -1 if indices.is_inference() else indices._version
 
 
 def _in_backward() -> bool:

@@ -64,6 +64,26 @@ def sampling_together(
 
 
 @contextmanager
+def holding_draws(model: nn.Module) -> Iterator[None]:
+    """Within a ``sampling`` context: draw the θ of a layer at its first pass for all that follow.
+
+    Weights must not change inside, nor may gradients be wanted.
+    """
+    states = [
+        layer.sampling_state
+        for layer in model.modules()
+        if isinstance(layer, BayesianLayer) and layer.sampling_state is not None
+    ]
+    try:
+        for state in states:
+            state.holds = True
+        yield
+    finally:
+        for state in states:
+            state.holds, state.drawn = False, None
+
+
+@contextmanager
 def at_mean(model: nn.Module) -> Iterator[nn.Module]:
     """Within the context the Bayesian layers of ``model`` use their means, whatever its mode."""
     with _override(model, [0], None):

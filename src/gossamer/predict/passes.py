@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.nn import NeedsOwnPass, Noise, sampling_together
+from gossamer.nn.sampling import holding_draws
 from gossamer.ops import fold_seed
 from gossamer.predict.source import Source
 
@@ -22,9 +23,9 @@ Fixed, as the numbers below, because local noise is drawn per pass: a prediction
 how much memory there is.
 """
 
-PASS_ROWS, PASS_VALUES = 1024, 2**17
-"""Vectors of a pass, and input values of one of images (42 of 3x32x32, never below 8): with more
-the activations leave the cache, and passes of fewer are all overhead."""
+PASS_ROWS, PASS_VALUES, IMAGE_VALUES = 1024, 2**20, 2**17
+"""Vectors of a pass and their values; values of a pass of images (42 of 3x32x32), of which there
+are never fewer than 8: with more the activations leave the cache, fewer are all overhead."""
 
 SHARED_ROWS, SHARED_IMAGES = 256, 32
 """Rows of a pass that samples with weights of their own share; for images also under local noise.
@@ -57,7 +58,7 @@ class Passes:
 
     def __init__(self, source: Source, num_samples: int, noise: Noise, seed: int) -> None:
         self.source, self.num_samples, self.noise, self.seed = source, num_samples, noise, seed
-        self.rows_meet = _rows_meet(source.model)
+        self.rows_meet = rows_meet_in(source.model)
         self.may_share = source.samples_by_noise and not self.rows_meet
 
     def outputs(self, rows: Tensor, block: int) -> Tensor:
@@ -74,8 +75,11 @@ class Passes:
     def _samples_per_pass(self, rows: Tensor) -> int:
         if not self.may_share:
             return 1
-        vectors = PASS_ROWS if self.noise == "local" else SHARED_ROWS
-        most = (vectors if rows.dim() <= 2 else SHARED_IMAGES) // rows.shape[0]
+        most = SHARED_IMAGES
+        if _are_vectors(rows):
+            fitting = min(PASS_ROWS, PASS_VALUES // max(1, rows[0].numel()))
+            most = fitting if self.noise == "local" else SHARED_ROWS
+        most //= rows.shape[0]
         if self.noise == "weight":
             most = max(_LANES, most) if most >= _MIN_DRAWS else 1
         return min(self.num_samples, max(1, most))
@@ -87,8 +91,13 @@ class Passes:
 
     def _alone(self, rows: Tensor, block: int, sample: int) -> Tensor:
         seed = self._seed(sample, block)
+        parts = passes_of(rows, rows_meet=self.rows_meet)
         with self.source.sample(sample, seed=seed, noise=self.noise) as net:
-            return torch.cat([net(part) for part in passes_of(rows, rows_meet=self.rows_meet)])
+            if len(parts) == 1:
+                output: Tensor = net(rows)
+                return output
+            with holding_draws(net):
+                return torch.cat([net(part) for part in parts])
 
     def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
         samples = range(first, min(first + at_once, self.num_samples))
@@ -103,15 +112,24 @@ class Passes:
         return output.reshape(len(seeds), -1, *output.shape[1:])
 
 
-def passes_of(rows: Tensor, *, rows_meet: bool = False) -> tuple[Tensor, ...]:
-    """Rows ``[B, ...]`` cut for the passes of one sample."""
+def passes_of(rows: Tensor, *, rows_meet: bool) -> tuple[Tensor, ...]:
+    """Rows ``[B, ...]`` cut for the passes of one sample.
+
+    Args:
+        rows: Of one block.
+        rows_meet: Whether they must not be cut finer than they would be in training.
+    """
     if rows_meet:
         return torch.split(rows, MEETING_ROWS)
-    if rows.dim() <= 2:
-        return torch.split(rows, PASS_ROWS)
-    return torch.split(rows, max(8, PASS_VALUES // max(1, rows[0].numel())))
+    values = PASS_VALUES if _are_vectors(rows) else IMAGE_VALUES
+    most = min(ROW_BLOCK, max(8, values // max(1, rows[0].numel())))
+    return torch.chunk(rows, -(-rows.shape[0] // most))
 
 
-def _rows_meet(model: nn.Module) -> bool:
+def rows_meet_in(model: nn.Module) -> bool:
     """Whether some layer computes statistics over the rows of a pass, also in evaluation."""
     return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules())
+
+
+def _are_vectors(rows: Tensor) -> bool:
+    return rows.dim() <= 2 and rows.is_floating_point()

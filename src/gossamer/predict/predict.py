@@ -37,8 +37,8 @@ def predict(
         noise: ``weight`` draws one θ per sample for all rows; ``local`` is the training noise,
             independent per row and pixel.
         seed: Fixes all noise. Under ``weight``, sample s depends on (seed, s) alone. Under
-            ``local``, samples of a small block share passes, and the noise of a row depends on
-            (seed, sample, block, rows of the block): not on memory, threads or further samples.
+            ``local``, samples may share passes, and the noise of a row depends on (seed, sample,
+            block, rows of the block): not on memory, threads or further samples.
         likelihood: For a bare model: how its outputs are to be read. A method has its own.
         keep_samples: For classes: keep the ``[S, B, C]`` probabilities of the samples.
 

@@ -12,7 +12,7 @@ from gossamer.errors import InvalidData, InvalidValue
 from gossamer.inference import Likelihood, Method
 from gossamer.predict.assemble import assemble, join
 from gossamer.predict.moments import Moments
-from gossamer.predict.passes import passes_of
+from gossamer.predict.passes import ROW_BLOCK, passes_of, rows_meet_in
 from gossamer.predict.predict import evaluating
 from gossamer.predict.prediction import Prediction
 from gossamer.predict.propagate import propagate, record
@@ -71,8 +71,8 @@ def predict_moments(
         )
     parts = []
     with torch.no_grad(), evaluating(origin.model):
-        recorded = record(origin.model)
-        for rows in passes_of(x):
+        recorded, meet = record(origin.model), rows_meet_in(origin.model)
+        for rows in (p for b in torch.split(x, ROW_BLOCK) for p in passes_of(b, rows_meet=meet)):
             for outputs in _outputs(propagate(recorded, rows)):
                 part = assemble(origin.likelihood, outputs)
                 parts.append(part if keep_samples else join([part], keep_samples=False))

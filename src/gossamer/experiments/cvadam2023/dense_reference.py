@@ -151,5 +151,6 @@ class DenseEMMCMC:
             if self.pruning == "dfp":
                 w.mul_(self.masks[name])
             spike, slab = w.new_tensor(self.spike_decay), w.new_tensor(self.slab_decay)
-            decay = torch.where(size < self.spike_threshold, spike, slab)
+            # A masked column is under the spike; under DFP it is 0 and has no use for either.
+            decay = torch.where((size < self.spike_threshold) | ~keep, spike, slab)
             self.decays[name] = decay.expand_as(w).clone()

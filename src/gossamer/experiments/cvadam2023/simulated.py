@@ -125,6 +125,7 @@ def settings(
         "cycles": cycles,
         "warmup_epochs": WARMUP_EPOCHS if method == "dfp" else chosen.dpf_warmup_epochs,
         "spike_decay": chosen.spike_decay if method == "dfp" else chosen.dpf_spike_decay,
+        "prune_threshold": PRUNE_THRESHOLD if method == "dfp" else chosen.spike_threshold,
         "candidates": CANDIDATES,
         "rounds": [[when if when >= 1 else round(when * chosen.epochs), n] for when, n in ROUNDS],
         "batch_size": BATCH_SIZE,
@@ -218,18 +219,12 @@ def method_of(about: dict[str, Any], problem: Problem) -> EMMCMC:
         weight_decay=chosen.slab_decay,
         spike_decay=about["spike_decay"],
         spike_threshold=chosen.spike_threshold,
-        prune_threshold=prune_threshold(about),
+        prune_threshold=about["prune_threshold"],
         prune_end=1.0,
         warmup=warmup_share(about["warmup_epochs"] * problem.steps_per_epoch, problem.steps),
     )
     assert isinstance(method, EMMCMC)
     return method
-
-
-def prune_threshold(about: dict[str, Any]) -> float:
-    """λ₂: the authors' under DFP, λ₁ under DPF."""
-    is_dfp = about["method"] == "dfp"
-    return PRUNE_THRESHOLD if is_dfp else SETTINGS_OF[about["example"]].spike_threshold
 
 
 def warmup_share(warmup_steps: int, steps: int) -> float:

@@ -1,8 +1,9 @@
 """``cvadam2023/table4``: variable selection by EM-MCMC on the three simulated examples.
 
 Every repeat draws its own data, with an independent test set. The settings are the authors' own
-but for the choice among chains, the cycles and spikes of Example 2, Example 3 and DPF, and its λ₂
-(:mod:`gossamer.experiments.cvadam2023.simulated`), chosen on training points.
+but for the choice among chains, the cycles and spikes of Example 2, Example 3 and DPF, and DPF's λ₂
+and, in Example 2, warm-up (:mod:`gossamer.experiments.cvadam2023.simulated`), chosen on training
+points.
 """
 
 from __future__ import annotations
@@ -174,8 +175,8 @@ def _table(lines: Mapping[str, Sequence[Values]]) -> str:
     return (
         f"{_markdown(headings, rows)}\n\nMean ± standard error over n repeats with fresh data; "
         "test points independent of the training points. Settings are the authors' but for "
-        "the choice among chains, the cycles and spikes of Example 2, Example 3 and DPF, and its "
-        "λ₂, chosen on training points. "
+        "the choice among chains, the cycles and spikes of Example 2, Example 3 and DPF, and DPF's "
+        "λ₂ and, in Example 2, warm-up, chosen on training points. "
         "The paper's figures are means of 10 repeats too."
     )
 

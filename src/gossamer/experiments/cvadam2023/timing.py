@@ -38,7 +38,7 @@ def dense(about: dict[str, Any], problem: simulated.Problem) -> DenseEMMCMC:
         slab_decay=chosen.slab_decay,
         spike_decay=about["spike_decay"],
         spike_threshold=chosen.spike_threshold,
-        prune_threshold=simulated.prune_threshold(about),
+        prune_threshold=about["prune_threshold"],
         regression=problem.is_regression,
     )
 
