@@ -117,7 +117,7 @@ def passes_of(rows: Tensor, *, rows_meet: bool) -> tuple[Tensor, ...]:
 
     Args:
         rows: Of one block.
-        rows_meet: Whether they must not be cut finer than they would be in training.
+        rows_meet: Whether a layer computes statistics over the rows of a pass.
     """
     if rows_meet:
         return torch.split(rows, MEETING_ROWS)

@@ -16,8 +16,8 @@ of training sets (docs/results.md):
   0.03 the sampling noise of the gradient alone (2/√N = 0.02 in Example 1) brings nearly all inputs
   back; with 1 and 0.1 it takes a gradient above 0.1. A group between the two thresholds would be
   in the network and under that strong spike; with λ₂ = λ₁ there is none.
-- A warm-up of 200 epochs for DPF in Example 2: after 50, columns of some true variables are still
-  below that λ₂, and being masked they have next to no gradient to come back with.
+- A warm-up of 200 epochs for DPF in Example 2: after 50, columns of variables that matter in
+  interactions only are still below that λ₂, and masked they have next to no gradient to come back.
 - One cycle under DPF: at a restart gradients are large for a while, and all inputs come back.
 """
 
