@@ -164,6 +164,11 @@ void store_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t la
   T* y = static_cast<T*>(c.call.y);
   T* second = static_cast<T*>(c.call.second);
   const bool noisy = DUAL && c.call.has_seed;
+  if (!DUAL && c.plan.mode == BATCH) {
+    const int64_t stride = g.outputs * per_row;
+    transpose(m, L, count, examples, y + tile * c.plan.examples * stride + first * per_row, stride);
+    return;
+  }
   // Room for the normals of one example, and where lanes are examples for their sums.
   const int64_t wide = c.plan.mode == FLAT ? 0 : count * L;
   T* eps = local_buffer(NOISE).as<T>(round_up(count, 64) + 2 * wide);

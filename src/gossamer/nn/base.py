@@ -86,6 +86,33 @@ class SamplingState:
         """A copy of a sampling layer does not sample."""
 
 
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What a layer does to its output before anyone sees it: y · scale + shift per channel.
+
+    Attributes:
+        factors: The scale of every kept weight ``[nnz]``.
+        bias: The layer's bias, scaled and shifted ``[out]``.
+    """
+
+    factors: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, layer: SparseLayer, scale: Tensor, shift: Tensor) -> Scaling:
+        """For a layer whose first axis is the output's.
+
+        Args:
+            layer: Not transposed.
+            scale: float64 ``[out]``.
+            shift: float64 ``[out]``.
+        """
+        outputs, values = layer.layout.fan_out, layer.leading()
+        rows = layer.support.positions() // (layer.layout.numel // outputs)
+        bias = shift if layer.bias is None else shift + layer.bias.double() * scale
+        return cls(scale.to(values.dtype)[rows.to(scale.device)], bias.to(values.dtype))
+
+
 class SparseLayer(nn.Module):
     """A linear map whose weight lives on a support.
 
@@ -99,6 +126,7 @@ class SparseLayer(nn.Module):
 
     Attributes:
         growth: Set while the layer is armed: backward passes then catch addition scores in it.
+        scaling: Set inside ``folded``.
         shared_seed: The seed that all uses of a shared weight take in one forward pass.
         in_shared_forward: Whether the converted root is in that forward pass.
     """
@@ -125,6 +153,7 @@ class SparseLayer(nn.Module):
         self.shared_seed: Tensor | None = None
         self.in_shared_forward = False
         self.growth: Growth | None = None
+        self.scaling: Scaling | None = None
         self.register_parameter("bias", bias)
         self.register_buffer("indices", support.indices)
         self._derived_from: tuple[int, int] | None = None
@@ -229,7 +258,10 @@ class SparseLayer(nn.Module):
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the weights of this call: the mean, or one draw."""
         values = self.pass_values()
-        return self.backend.product(x, values, self.pattern, layout, self.bias, self.growth)
+        bias: Tensor | None = self.bias
+        if self.scaling is not None:
+            values, bias = values * self.scaling.factors, self.scaling.bias
+        return self.backend.product(x, values, self.pattern, layout, bias, self.growth)
 
     def pass_values(self) -> Tensor:
         """The values ``[nnz]`` of a forward pass."""
@@ -360,22 +392,23 @@ class BayesianLayer(SparseLayer):
         noise, state = self.noise(), self.sampling_state
         if noise == "weight" and state is not None and state.is_shared:
             state.check_rows(x, layout)
-            mean, std = self.weight_mean, self.weight_std
+            seeds = state.next_seed("weight")
             return self.backend.samples(
-                x, mean, std, self.pattern, layout, self.bias, state.next_seed("weight")
+                x, self.weight_mean, self.weight_std, self.pattern, layout, self.bias, seeds
             )
         if noise != "local":
             return super().compute(x, layout)
-        return self.backend.local(
-            x,
-            self.weight_mean,
-            self.weight_variance,
-            self.pattern,
-            layout,
-            self.bias,
-            self._seed("local"),
-            self.growth,
-        )
+        mean, variance, bias = self._local_values()
+        seed = self._seed("local")
+        return self.backend.local(x, mean, variance, self.pattern, layout, bias, seed, self.growth)
+
+    def _local_values(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Mean and variance ``[nnz]`` and the bias of a pass with local noise."""
+        mean, variance = self.weight_mean, self.weight_variance
+        if self.scaling is None:
+            return mean, variance, self.bias
+        factors = self.scaling.factors
+        return mean * factors, variance * factors.square(), self.scaling.bias
 
     def _seed(self, noise: Noise) -> Tensor:
         if self.sampling_state is not None:

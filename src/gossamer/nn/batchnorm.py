@@ -14,10 +14,18 @@ from gossamer.ops.batchnorm import batchnorm, runs_batchnorm
 
 
 class NativeBatchNorm(_BatchNorm):
-    """What the layers of all dimensions share."""
+    """What the layers of all dimensions share.
+
+    Attributes:
+        is_folded: The convolution before it computes it too (``folding``).
+    """
+
+    is_folded = False
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """As torch's layer."""
+        if self.is_folded:
+            return input
         if (
             not self.training
             or self.weight is None

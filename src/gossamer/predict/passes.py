@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.nn import NeedsOwnPass, Noise, sampling_together
+from gossamer.nn.folding import foldable, folded
 from gossamer.nn.sampling import holding_draws
 from gossamer.ops import fold_seed
 from gossamer.predict.source import Source
@@ -24,8 +25,11 @@ how much memory there is.
 """
 
 PASS_ROWS, PASS_VALUES, IMAGE_VALUES = 1024, 2**20, 2**17
-"""Vectors of a pass and their values; values of a pass of images (42 of 3x32x32), of which there
-are never fewer than 8: with more the activations leave the cache, fewer are all overhead."""
+"""Vectors of a pass and their values; values of a pass of images: with more the activations leave
+the cache. Never fewer than 8 rows, which are all overhead, and ``WHOLE_ROWS`` where so many fit."""
+
+WHOLE_ROWS = 32
+"""Full lanes for two threads at least: passes hold a multiple of it, 32 images of 3x32x32."""
 
 SHARED_ROWS, SHARED_IMAGES = 256, 32
 """Rows of a pass that samples with weights of their own share; for images also under local noise.
@@ -60,6 +64,7 @@ class Passes:
         self.source, self.num_samples, self.noise, self.seed = source, num_samples, noise, seed
         self.rows_meet = rows_meet_in(source.model)
         self.may_share = source.samples_by_noise and not self.rows_meet
+        self._foldable: dict[str, str] | None = None  # not looked for yet
 
     def outputs(self, rows: Tensor, block: int) -> Tensor:
         """``[S, B, ...]`` for rows ``[B, ...]``, the block of that number."""
@@ -96,7 +101,9 @@ class Passes:
             if len(parts) == 1:
                 output: Tensor = net(rows)
                 return output
-            with holding_draws(net):
+            if self._foldable is None:
+                self._foldable = foldable(net)
+            with holding_draws(net), folded(net, self._foldable):
                 return torch.cat([net(part) for part in parts])
 
     def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
@@ -122,8 +129,9 @@ def passes_of(rows: Tensor, *, rows_meet: bool) -> tuple[Tensor, ...]:
     if rows_meet:
         return torch.split(rows, MEETING_ROWS)
     values = PASS_VALUES if _are_vectors(rows) else IMAGE_VALUES
-    most = min(ROW_BLOCK, max(8, values // max(1, rows[0].numel())))
-    return torch.chunk(rows, -(-rows.shape[0] // most))
+    fitting = min(ROW_BLOCK, values // max(1, rows[0].numel()))
+    whole = WHOLE_ROWS if fitting >= WHOLE_ROWS else 8
+    return torch.split(rows, max(8, fitting // whole * whole))
 
 
 def rows_meet_in(model: nn.Module) -> bool:
