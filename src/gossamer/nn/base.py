@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gossamer.core.gaussian import kl_to_prior, raw_from_std, std_from_raw
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import GossamerError, InvalidValue
+from gossamer.nn.folding import present, scaling_of
 from gossamer.ops import (
     Backend,
     Growth,
@@ -86,33 +87,6 @@ class SamplingState:
         """A copy of a sampling layer does not sample."""
 
 
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """What a layer does to its output before anyone sees it: y · scale + shift per channel.
-
-    Attributes:
-        factors: The scale of every kept weight ``[nnz]``.
-        bias: The layer's bias, scaled and shifted ``[out]``.
-    """
-
-    factors: Tensor
-    bias: Tensor
-
-    @classmethod
-    def of(cls, layer: SparseLayer, scale: Tensor, shift: Tensor) -> Scaling:
-        """For a layer whose first axis is the output's.
-
-        Args:
-            layer: Not transposed.
-            scale: float64 ``[out]``.
-            shift: float64 ``[out]``.
-        """
-        outputs, values = layer.layout.fan_out, layer.leading()
-        rows = layer.support.positions() // (layer.layout.numel // outputs)
-        bias = shift if layer.bias is None else shift + layer.bias.double() * scale
-        return cls(scale.to(values.dtype)[rows.to(scale.device)], bias.to(values.dtype))
-
-
 class SparseLayer(nn.Module):
     """A linear map whose weight lives on a support.
 
@@ -126,7 +100,6 @@ class SparseLayer(nn.Module):
 
     Attributes:
         growth: Set while the layer is armed: backward passes then catch addition scores in it.
-        scaling: Set inside ``folded``.
         shared_seed: The seed that all uses of a shared weight take in one forward pass.
         in_shared_forward: Whether the converted root is in that forward pass.
     """
@@ -153,7 +126,6 @@ class SparseLayer(nn.Module):
         self.shared_seed: Tensor | None = None
         self.in_shared_forward = False
         self.growth: Growth | None = None
-        self.scaling: Scaling | None = None
         self.register_parameter("bias", bias)
         self.register_buffer("indices", support.indices)
         self._derived_from: tuple[int, int] | None = None
@@ -251,16 +223,25 @@ class SparseLayer(nn.Module):
         """
         return self.backend.weight(self.current_values(), self.pattern, self.layout, self.growth)
 
+    def noise(self) -> Noise | None:
+        """The noise that the next pass uses; ``None`` for the means."""
+        return None
+
     def forward(self, x: Tensor) -> Tensor:
         """The linear map of ``x``."""
-        return self.compute(x, self.layout)
+        y = self.compute(x, self.layout)
+        now = present()
+        if now is not None:
+            now.made(self, y)
+        return y
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the weights of this call: the mean, or one draw."""
         values = self.pass_values()
         bias: Tensor | None = self.bias
-        if self.scaling is not None:
-            values, bias = values * self.scaling.factors, self.scaling.bias
+        scaling = scaling_of(self)
+        if scaling is not None:
+            values, bias = values * scaling.factors, scaling.bias
         return self.backend.product(x, values, self.pattern, layout, bias, self.growth)
 
     def pass_values(self) -> Tensor:
@@ -361,7 +342,7 @@ class BayesianLayer(SparseLayer):
         ).sum()
 
     def noise(self) -> Noise | None:
-        """The noise that the next pass uses; ``None`` for the means."""
+        """See ``SparseLayer.noise``."""
         if self.sampling_state is not None:
             wanted = self.sampling_state.noise
         else:
@@ -404,11 +385,10 @@ class BayesianLayer(SparseLayer):
 
     def _local_values(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Mean and variance ``[nnz]`` and the bias of a pass with local noise."""
-        mean, variance = self.weight_mean, self.weight_variance
-        if self.scaling is None:
+        mean, variance, scaling = self.weight_mean, self.weight_variance, scaling_of(self)
+        if scaling is None:
             return mean, variance, self.bias
-        factors = self.scaling.factors
-        return mean * factors, variance * factors.square(), self.scaling.bias
+        return mean * scaling.factors, variance * scaling.factors.square(), scaling.bias
 
     def _seed(self, noise: Noise) -> Tensor:
         if self.sampling_state is not None:

@@ -10,22 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gossamer.nn.folding import Folded, Watch, present
 from gossamer.ops.batchnorm import batchnorm, runs_batchnorm
 
 
 class NativeBatchNorm(_BatchNorm):
-    """What the layers of all dimensions share.
-
-    Attributes:
-        is_folded: The convolution before it computes it too (``folding``).
-    """
-
-    is_folded = False
+    """What the layers of all dimensions share."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """As torch's layer."""
-        if self.is_folded:
+        now = present()
+        if isinstance(now, Folded) and now.takes(self, input):
             return input
+        if isinstance(now, Watch):
+            with now.inside(self, input):
+                return self._normalised(input)
+        return self._normalised(input)
+
+    def _normalised(self, input: Tensor) -> Tensor:  # noqa: A002
         if (
             not self.training
             or self.weight is None

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.nn import NeedsOwnPass, Noise, sampling_together
-from gossamer.nn.folding import foldable, folded
+from gossamer.nn.batchnorm import NativeBatchNorm
+from gossamer.nn.folding import folded, watching
 from gossamer.nn.sampling import holding_draws
 from gossamer.ops import fold_seed
 from gossamer.predict.source import Source
@@ -26,10 +27,11 @@ how much memory there is.
 
 PASS_ROWS, PASS_VALUES, IMAGE_VALUES = 1024, 2**20, 2**17
 """Vectors of a pass and their values; values of a pass of images: with more the activations leave
-the cache. Never fewer than 8 rows, which are all overhead, and ``WHOLE_ROWS`` where so many fit."""
+the cache. All but the last pass take at least 8 rows: fewer are all overhead."""
 
 WHOLE_ROWS = 32
-"""Full lanes for two threads at least: passes hold a multiple of it, 32 images of 3x32x32."""
+"""All but the last pass take a multiple of it where so many rows fit, as 32 images of 3x32x32 do:
+full lanes for two to four threads."""
 
 SHARED_ROWS, SHARED_IMAGES = 256, 32
 """Rows of a pass that samples with weights of their own share; for images also under local noise.
@@ -64,7 +66,8 @@ class Passes:
         self.source, self.num_samples, self.noise, self.seed = source, num_samples, noise, seed
         self.rows_meet = rows_meet_in(source.model)
         self.may_share = source.samples_by_noise and not self.rows_meet
-        self._foldable: dict[str, str] | None = None  # not looked for yet
+        # Layers to fold; ``None`` where the first pass has to tell.
+        self._pairs: dict[str, str] | None = None if _may_fold(source.model) else {}
 
     def outputs(self, rows: Tensor, block: int) -> Tensor:
         """``[S, B, ...]`` for rows ``[B, ...]``, the block of that number."""
@@ -101,10 +104,18 @@ class Passes:
             if len(parts) == 1:
                 output: Tensor = net(rows)
                 return output
-            if self._foldable is None:
-                self._foldable = foldable(net)
-            with holding_draws(net), folded(net, self._foldable):
-                return torch.cat([net(part) for part in parts])
+            outputs = []
+            with holding_draws(net):
+                if self._pairs is None:
+                    with watching() as watch:
+                        outputs.append(net(parts[0]))
+                    self._pairs = watch.pairs(net)
+                with folded(net, self._pairs) as state:
+                    outputs += [net(part) for part in parts[len(outputs) :]]
+        if not state.is_sound:
+            self._pairs = {}  # what follows what depends on the rows: never again
+            return self._alone(rows, block, sample)
+        return torch.cat(outputs)
 
     def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
         samples = range(first, min(first + at_once, self.num_samples))
@@ -129,14 +140,24 @@ def passes_of(rows: Tensor, *, rows_meet: bool) -> tuple[Tensor, ...]:
     if rows_meet:
         return torch.split(rows, MEETING_ROWS)
     values = PASS_VALUES if _are_vectors(rows) else IMAGE_VALUES
-    fitting = min(ROW_BLOCK, values // max(1, rows[0].numel()))
+    fitting = max(8, min(ROW_BLOCK, values // max(1, rows[0].numel())))
     whole = WHOLE_ROWS if fitting >= WHOLE_ROWS else 8
-    return torch.split(rows, max(8, fitting // whole * whole))
+    return (rows,) if len(rows) <= fitting else torch.split(rows, fitting // whole * whole)
 
 
 def rows_meet_in(model: nn.Module) -> bool:
     """Whether some layer computes statistics over the rows of a pass, also in evaluation."""
     return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules())
+
+
+def _may_fold(model: nn.Module) -> bool:
+    """Whether a pass can tell which BatchNorms follow what: not through compiled code."""
+    modules = list(model.modules())
+    is_compiled = any(
+        isinstance(m, torch._dynamo.OptimizedModule) or m._compiled_call_impl is not None
+        for m in modules
+    )
+    return not is_compiled and any(isinstance(m, NativeBatchNorm) for m in modules)
 
 
 def _are_vectors(rows: Tensor) -> bool:
