@@ -202,13 +202,15 @@ void store_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t la
   }
 }
 
+// What registers sum at once. Dual: two sums per vector and a few to spare; else eight are enough to
+// hide latencies.
+constexpr int most_vectors(bool dual) { return dual ? GS_REGISTERS / 4 : 8; }
+
 // Rows [first, last) of one group for one tile.
 template <class T, bool DUAL>
 void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last,
                   const T* packed) {
-  constexpr int L = Simd<T>::L;
-  // Dual: two sums per vector and a few to spare; else eight are enough to hide latencies.
-  constexpr int MOST = DUAL ? GS_REGISTERS / 4 : 8;
+  constexpr int L = Simd<T>::L, MOST = most_vectors(DUAL);
   const GsGeometry& g = c.g;
   const GsPattern& pattern = c.pattern;
   const int64_t positions = static_cast<int64_t>(c.plan.position.size());
@@ -259,7 +261,7 @@ inline int64_t rows_at_once(const GsGeometry& g, const ForwardPlan& plan, int64_
 
 template <class T, bool DUAL>
 void run_forward(const GsGeometry& g, const GsPattern& pattern, const GsForward& call, int threads) {
-  const ForwardPlan plan = forward_plan(g, Simd<T>::L, sizeof(T));
+  const ForwardPlan plan = forward_plan(g, Simd<T>::L, sizeof(T), most_vectors(DUAL));
   const T* mean = static_cast<const T*>(call.mean);
   const T* variance = static_cast<const T*>(call.variance);
   if (pattern.row_perm) {

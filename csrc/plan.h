@@ -23,7 +23,7 @@ enum Mode { ROWS, BATCH, FLAT };
 
 constexpr int64_t SLAB_VECTORS = 10 * 1024;  // of a packed tile, meant to stay in L2
 constexpr int64_t MIN_BLOCK = 64;            // vectors of positions per block, at least
-constexpr int64_t TILE_FLOATS = 128;         // examples per tile of ROWS
+constexpr int64_t TILE_EXAMPLES = 128;       // of ROWS, at most
 
 struct TooLarge : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -88,12 +88,13 @@ struct Plan {
   int64_t tiles;
 };
 
-inline Plan make_plan(const GsGeometry& g, int64_t lanes) {
+// Tiles of ROWS take at most so many vectors of examples.
+inline Plan make_plan(const GsGeometry& g, int64_t lanes, int64_t vectors) {
   Plan plan;
   plan.mode = choose_mode(g, lanes);
   plan.lanes = lanes;
   if (plan.mode == ROWS) {
-    const int64_t most = std::max<int64_t>(TILE_FLOATS / lanes, 1) * lanes;
+    const int64_t most = std::max<int64_t>(std::min(TILE_EXAMPLES / lanes, vectors), 1) * lanes;
     plan.examples = std::min(most, round_up(g.batch, lanes));
   } else {
     plan.examples = plan.mode == BATCH ? lanes : 1;
@@ -111,9 +112,11 @@ struct ForwardPlan : Plan {
   int64_t block_channels;        // channels per block
 };
 
-inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item) {
+// `vectors`: what one pass over a row's weights sums. A tile of no more examples is the smallest that
+// the cache has to hold.
+inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item, int64_t vectors) {
   ForwardPlan plan;
-  static_cast<Plan&>(plan) = make_plan(g, lanes);
+  static_cast<Plan&>(plan) = make_plan(g, lanes, vectors);
   const int64_t taps = volume(g.kernel), per_group = g.channels / g.groups;
   int64_t step[3] = {0, 0, 0};  // of one place in the padded input
   int64_t span = 0;             // values of a channel that one position's taps span
@@ -179,7 +182,9 @@ struct BackwardPlan : Plan {
 inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t item, bool dual,
                                   int64_t nnz) {
   BackwardPlan plan;
-  static_cast<Plan&>(plan) = make_plan(g, lanes);
+  // Small tiles, unless gradients leave the cache all the same: every tile reads all weights.
+  const bool fits = g.outputs * 8 * lanes * item * 2 <= 4 * slab_bytes(lanes, item);
+  static_cast<Plan&>(plan) = make_plan(g, lanes, fits ? 8 : TILE_EXAMPLES);
   const int64_t taps = volume(g.kernel), inputs = volume(g.in);
   const int64_t count = phases(g);
   plan.phase.resize(static_cast<size_t>(plan.mode == BATCH ? count : 1));

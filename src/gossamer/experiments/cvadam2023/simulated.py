@@ -18,8 +18,6 @@ of training sets (docs/results.md):
   in the network and under that strong spike; with λ₂ = λ₁ there is none.
 - A warm-up of 200 epochs for DPF in Example 2: after 50, columns of variables that matter in
   interactions only are still below that λ₂, and masked they have next to no gradient to come back.
-  Its chains are chosen at 600 and 1,500 epochs: the errors of the warm-up and of the first
-  epochs after it say little about those at 1,000.
 - One cycle under DPF: at a restart gradients are large for a while, and all inputs come back.
 """
 
@@ -48,11 +46,6 @@ FIRST_LAYER = "0"
 """Name of the first layer, whose columns are the inputs."""
 WARMUP_EPOCHS = 50
 
-Rounds = tuple[tuple[float, int], ...]
-"""When some of the chains end, in epochs or as a share of the example's, and how many go on."""
-
-ROUNDS: Rounds = ((150, 3), (1 / 6, 1))
-
 
 @dataclass(frozen=True)
 class ExampleSettings:
@@ -66,7 +59,6 @@ class ExampleSettings:
         spike_decay: δ₀/N; ours in Example 3.
         dpf_spike_decay: The same under DPF, ours; λ₂ is λ₁ there.
         dpf_warmup_epochs: Ours in Example 2.
-        dpf_rounds: When chains are chosen under DPF, as ``ROUNDS``.
         cycles: Ours in Example 2.
     """
 
@@ -77,7 +69,6 @@ class ExampleSettings:
     spike_decay: float = 1e-2
     dpf_spike_decay: float = 1.0
     dpf_warmup_epochs: int = WARMUP_EPOCHS
-    dpf_rounds: Rounds = ROUNDS
     cycles: int = 6
 
 
@@ -89,7 +80,6 @@ SETTINGS_OF = {
         slab_decay=5e-4,
         spike_threshold=1e-2,
         dpf_warmup_epochs=200,
-        dpf_rounds=((600, 3), (1 / 4, 1)),
         cycles=1,
     ),
     3: ExampleSettings(
@@ -105,6 +95,8 @@ BATCH_SIZE = 1024
 DPF_CYCLES = 1
 CANDIDATES = 8
 """Chains that begin."""
+ROUNDS = ((150, 3), (1 / 6, 1))
+"""When some of them end, in epochs or as a share of the example's, and how many go on."""
 PRUNE_THRESHOLD = 1e-3
 """λ₂ under DFP."""
 
@@ -124,7 +116,6 @@ def settings(
     chosen = SETTINGS_OF[example]
     whole = chosen.cycles if method == "dfp" else DPF_CYCLES
     cycles = whole if cycles is None else cycles
-    rounds = ROUNDS if method == "dfp" else chosen.dpf_rounds
     return {
         "example": example,
         "method": method,
@@ -136,7 +127,7 @@ def settings(
         "spike_decay": chosen.spike_decay if method == "dfp" else chosen.dpf_spike_decay,
         "prune_threshold": PRUNE_THRESHOLD if method == "dfp" else chosen.spike_threshold,
         "candidates": CANDIDATES,
-        "rounds": [[when if when >= 1 else round(when * chosen.epochs), n] for when, n in rounds],
+        "rounds": [[when if when >= 1 else round(when * chosen.epochs), n] for when, n in ROUNDS],
         "batch_size": BATCH_SIZE,
         "num_train": 10_000,
         "num_test": 1_000,
