@@ -184,7 +184,7 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
   BackwardPlan plan;
   // Small tiles, unless gradients leave the cache all the same: every tile reads all weights.
   const bool fits = g.outputs * 8 * lanes * item * 2 <= 4 * slab_bytes(lanes, item);
-  static_cast<Plan&>(plan) = make_plan(g, lanes, fits ? 8 : TILE_EXAMPLES);
+  static_cast<Plan&>(plan) = make_plan(g, lanes, fits ? 8 : TILE_EXAMPLES / lanes);
   const int64_t taps = volume(g.kernel), inputs = volume(g.in);
   const int64_t count = phases(g);
   plan.phase.resize(static_cast<size_t>(plan.mode == BATCH ? count : 1));

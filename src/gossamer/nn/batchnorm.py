@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gossamer.nn.folding import Folded, Watch, present
+from gossamer.nn.folding import present
 from gossamer.ops.batchnorm import batchnorm, runs_batchnorm
 
 
@@ -20,14 +20,10 @@ class NativeBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """As torch's layer."""
         now = present()
-        if isinstance(now, Folded) and now.takes(self, input):
-            return input
-        if isinstance(now, Watch):
-            with now.inside(self, input):
-                return self._normalised(input)
-        return self._normalised(input)
+        return self.normalise(input) if now is None else now.normalise(self, input)
 
-    def _normalised(self, input: Tensor) -> Tensor:  # noqa: A002
+    def normalise(self, input: Tensor) -> Tensor:  # noqa: A002
+        """As torch's layer, whatever is folded."""
         if (
             not self.training
             or self.weight is None

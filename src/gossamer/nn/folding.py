@@ -3,7 +3,7 @@
 In evaluation such a layer is y · scale + shift per channel. Scaled weights and another bias give
 the same without a pass over the activations. Which layers follow each other a forward pass tells
 (``watching``); the passes after it may then be ``folded``, and each is checked to hand outputs on
-in the same way. All of it is seen by the thread alone that opens the contexts.
+in the same way, to nobody else. All of it is seen by the thread alone that opens the contexts.
 """
 
 from __future__ import annotations
@@ -25,28 +25,19 @@ if TYPE_CHECKING:
     from gossamer.nn.batchnorm import NativeBatchNorm
 
 
-class Watch(TorchFunctionMode):
-    """Who reads the outputs of sparse convolutions, in one forward pass."""
+class _Reading(TorchFunctionMode):
+    """Sees every operation on a tensor, the question for its shape included, in this thread.
+
+    Functions of ``torch.jit`` alone escape it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._outputs: dict[int, tuple[weakref.ref[Tensor], SparseLayer]] = {}
-        self._layers: Counter[nn.Module] = Counter()
-        self._norms: Counter[nn.Module] = Counter()
-        self._readers: dict[nn.Module, list[NativeBatchNorm | None]] = {}
         self._is_inside = False
 
-    def made(self, layer: SparseLayer, y: Tensor) -> None:
-        """A layer has been called."""
-        self._layers[layer] += 1
-        if layer.layout.kind == "conv" and y.dim() == layer.layout.dims + 2:
-            self._outputs[id(y)] = (weakref.ref(y), layer)
-
     @contextmanager
-    def inside(self, norm: NativeBatchNorm, y: Tensor) -> Iterator[None]:
-        """While a BatchNorm computes; what it does to its input is its own business."""
-        self._norms[norm] += 1
-        self._read(y, norm)
+    def _inside(self) -> Iterator[None]:
+        """While a BatchNorm computes: what it does to its input is its own business."""
         self._is_inside = True
         try:
             yield
@@ -54,16 +45,45 @@ class Watch(TorchFunctionMode):
             self._is_inside = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Everything else that is done with a tensor, the question for its shape included."""
+        """Whatever is done."""
         if not self._is_inside:
             for value in (*args, *(kwargs or {}).values()):
                 for part in value if isinstance(value, list | tuple) else (value,):
-                    self._read(part, None)
+                    if isinstance(part, Tensor):
+                        self._read(part)
         return func(*args, **(kwargs or {}))
 
-    def _read(self, value: Any, norm: NativeBatchNorm | None) -> None:
-        output, layer = self._outputs.get(id(value), (None, None))
-        if output is not None and layer is not None and output() is value:
+    def _read(self, value: Tensor) -> None:
+        raise NotImplementedError
+
+
+class Watch(_Reading):
+    """Who reads the outputs of sparse convolutions, in one forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._outputs: dict[SparseLayer, weakref.ref[Tensor]] = {}
+        self._makers: dict[int, SparseLayer] = {}  # by the id of an output, until it is used again
+        self._calls: Counter[nn.Module] = Counter()
+        self._readers: dict[nn.Module, list[NativeBatchNorm | None]] = {}
+
+    def made(self, layer: SparseLayer, y: Tensor) -> None:
+        """A layer has been called."""
+        self._calls[layer] += 1
+        if layer.layout.kind == "conv" and y.dim() == layer.layout.dims + 2:
+            self._outputs[layer] = weakref.ref(y)
+            self._makers[id(y)] = layer
+
+    def normalise(self, norm: NativeBatchNorm, y: Tensor) -> Tensor:
+        """What a BatchNorm makes of its input."""
+        self._calls[norm] += 1
+        self._read(y, norm)
+        with self._inside():
+            return norm.normalise(y)
+
+    def _read(self, value: Tensor, norm: NativeBatchNorm | None = None) -> None:
+        layer = self._makers.get(id(value))
+        if layer is not None and self._outputs[layer]() is value:
             self._readers.setdefault(layer, []).append(norm)
 
     def pairs(self, model: nn.Module) -> dict[str, str]:
@@ -74,12 +94,13 @@ class Watch(TorchFunctionMode):
         """
         names = {module: name for name, module in model.named_modules()}
         found = {}
-        for output, layer in self._outputs.values():
+        for layer, output in self._outputs.items():
             readers = self._readers.get(layer, [])
             norm = readers[0] if len(readers) == 1 else None
             if norm is None or output() is not None:  # somebody still holds it
                 continue
-            if self._layers[layer] == self._norms[norm] == 1 and _fit(layer, norm):
+            are_known = layer in names and norm in names
+            if are_known and self._calls[layer] == self._calls[norm] == 1 and _fit(layer, norm):
                 found[names[layer]] = names[norm]
         return found
 
@@ -130,19 +151,21 @@ class Scaling:
         return cls(norm, factors, bias.to(values.dtype))
 
 
-class Folded:
+class Folded(_Reading):
     """Convolutions that compute what the BatchNorms after them would.
 
     Attributes:
         scalings: By layer.
-        is_sound: Whether every output went to its BatchNorm next, as it is. Where it did not,
-            outputs of the network are wrong and must be computed without.
+        is_sound: Whether every output went to its BatchNorm, as it was, and to nobody else. Where
+            it did not, outputs of the network are wrong and must be computed without.
     """
 
     def __init__(self, scalings: dict[nn.Module, Scaling]) -> None:
+        super().__init__()
         self.scalings = scalings
         self.is_sound = True
         self._waiting: dict[nn.Module, Tensor] = {}
+        self._scaled: dict[int, weakref.ref[Tensor]] = {}
 
     def made(self, layer: SparseLayer, y: Tensor) -> None:
         """A layer has been called."""
@@ -150,12 +173,20 @@ class Folded:
             norm = self.scalings[layer].norm
             self.is_sound = self.is_sound and norm not in self._waiting
             self._waiting[norm] = y
+            self._scaled[id(y)] = weakref.ref(y)
 
-    def takes(self, norm: NativeBatchNorm, y: Tensor) -> bool:
-        """Whether the input of a BatchNorm is its output already."""
+    def normalise(self, norm: NativeBatchNorm, y: Tensor) -> Tensor:
+        """What a BatchNorm makes of its input: nothing where it is its output already."""
         expected = self._waiting.pop(norm, None)
-        self.is_sound = self.is_sound and (expected is None or expected is y)
-        return expected is y
+        with self._inside():
+            if expected is y:
+                return y.detach()  # another tensor, so that who reads y itself is noticed
+            self.is_sound = self.is_sound and expected is None
+            return norm.normalise(y)
+
+    def _read(self, value: Tensor) -> None:
+        output = self._scaled.get(id(value))
+        self.is_sound = self.is_sound and (output is None or output() is not value)
 
     def end(self) -> None:
         """After the last pass nobody may be waiting."""
@@ -209,7 +240,8 @@ def folded(model: nn.Module, pairs: Mapping[str, str]) -> Iterator[Folded]:
     state = Folded(found)
     token = _NOW.set(state)
     try:
-        yield state
+        with state:
+            yield state
     finally:
         _NOW.reset(token)
         state.end()

@@ -153,10 +153,8 @@ def rows_meet_in(model: nn.Module) -> bool:
 def _may_fold(model: nn.Module) -> bool:
     """Whether a pass can tell which BatchNorms follow what: not through compiled code."""
     modules = list(model.modules())
-    is_compiled = any(
-        isinstance(m, torch._dynamo.OptimizedModule) or m._compiled_call_impl is not None
-        for m in modules
-    )
+    compiled = (torch._dynamo.OptimizedModule, torch.jit.ScriptModule)
+    is_compiled = any(isinstance(m, compiled) or m._compiled_call_impl is not None for m in modules)
     return not is_compiled and any(isinstance(m, NativeBatchNorm) for m in modules)
 
 
