@@ -10,17 +10,16 @@ struct DxSums {
 
 // One weight and NP vectors of gradients: adds weight * gradient to the sums of dx, and gradient *
 // factor to the vector of partial sums of the weight's own gradient. FIRST: it holds nothing yet.
-template <class T, int NP, bool DX, Reads READS, bool FIRST>
+template <class T, int NP, bool DX, Reads READS, bool FIRST, int STEP>
 inline void add_products(const T* at, const int32_t* g_at, T weight, const typename Simd<T>::V* factor,
                          typename Simd<T>::V* sum, T* slot) {
   using V = typename Simd<T>::V;
-  constexpr int L = Simd<T>::L;
   V own = {};
   if (!FIRST) own = load(slot);
   const V w = splat(weight);
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) {
-    V gradient = load(READS == SCATTERED ? at + (g_at[n] - g_at[0]) : at + n * L);
+    V gradient = load(READS == SCATTERED ? at + (g_at[n] - g_at[0]) : at + n * STEP);
     pin(gradient);
     if (DX) sum[n] += w * gradient;
     own += gradient * factor[n];
@@ -34,9 +33,8 @@ inline void add_products(const T* at, const int32_t* g_at, T weight, const typen
 // column starts them from zero, the one that closes it makes dx of them.
 template <class T, int NP, bool DUAL, bool DX, Reads READS, bool FIRST>
 inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int32_t* g_at,
-                          int64_t distance, const int32_t* rows, const int32_t* row, const T* mean,
-                          const T* variance, int64_t begin, int64_t end, T* queue,
-                          const DxSums<T>& dx, int64_t p) {
+                          int64_t distance, const int32_t* offset, const T* weight, int64_t begin,
+                          int64_t end, T* queue, const DxSums<T>& dx, int64_t p) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
   V value[NP], sum[NP], sum2[NP], square[NP];
@@ -55,17 +53,22 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
       if (DUAL) sum2[n] = load(dx.v + (p + n) * L);
     }
   }
+  // Pairs of gradients lie aligned, one vector behind the other.
+  constexpr bool PAIRED = DUAL && READS == ALIGNED;
+  constexpr int STEP = PAIRED ? 2 * L : L;
+  const int64_t apart = PAIRED ? L : distance;
   const T* origin = g + g_at[0];
   T* slot = queue;
   for (int64_t k = begin; k < end; ++k) {
-    const T* at = origin + row[rows[k]];
-    const T* next = origin + row[rows[k + 1 < end ? k + 1 : k]];
+    const T* at = origin + offset[k];
+    const T* next = origin + offset[k + 1 < end ? k + 1 : k];
+    const T* values = weight + (DUAL ? 2 * k : k);
     prefetch_tile<NP, READS>(next);
-    if (DUAL) prefetch_tile<NP, READS>(next + distance);
-    add_products<T, NP, DX, READS, FIRST>(at, g_at, mean[k], value, sum, slot);
+    if (DUAL) prefetch_tile<NP, READS>(next + apart);
+    add_products<T, NP, DX, READS, FIRST, STEP>(at, g_at, values[0], value, sum, slot);
     if (DUAL) {
       in_order();  // the second half is to have the registers of the first
-      add_products<T, NP, DX, READS, FIRST>(at + distance, g_at, variance[k], square, sum2, slot + L);
+      add_products<T, NP, DX, READS, FIRST, STEP>(at + apart, g_at, values[1], square, sum2, slot + L);
     }
     slot += DUAL ? 2 * L : L;
   }
@@ -98,17 +101,17 @@ inline auto backward_tile_of(int64_t n, Reads reads, bool first, std::integer_se
 // Positions [from, to) in tiles of nearly equal size.
 template <class T, int MOST, bool DUAL, bool DX>
 inline void backward_span(Mode mode, int64_t from, int64_t to, const T* x, const int32_t* x_at, const T* g,
-                          const int32_t* g_at, int64_t distance, const int32_t* rows,
-                          const int32_t* row, const T* mean, const T* variance, int64_t begin,
-                          int64_t end, T* queue, const DxSums<T>& dx) {
+                          const int32_t* g_at, int64_t distance, const int32_t* offset,
+                          const T* weight, int64_t begin, int64_t end, T* queue,
+                          const DxSums<T>& dx) {
   constexpr int L = Simd<T>::L;
   constexpr auto sizes = std::make_integer_sequence<int, MOST>();
   for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
     const int64_t n = ceil_div(to - p, left);
-    const Reads reads = reads_of(mode, g_at[p + n - 1] - g_at[p] == (n - 1) * L);
+    const int64_t wide = DUAL && mode != FLAT ? 2 * L : L;
+    const Reads reads = reads_of(mode, g_at[p + n - 1] - g_at[p] == (n - 1) * wide);
     const auto tile = backward_tile_of<T, DUAL, DX>(n, reads, p == from, sizes);
-    tile(x, x_at + p, g, g_at + p, distance, rows, row, mean, variance, begin, end, queue, dx,
-         p);
+    tile(x, x_at + p, g, g_at + p, distance, offset, weight, begin, end, queue, dx, p);
     p += n;
   }
 }
@@ -136,17 +139,73 @@ void reduce_queue(const T* queue, int64_t count, T* dmean, T* dvariance) {
   }
 }
 
+// The pattern in backward order as the loops read it, made once per call.
+template <class T>
+struct Ordered {
+  int64_t columns, blocks;  // blocks of rows
+  int64_t* bound;           // [columns][blocks + 1] of the weights that meet a block
+  int32_t* offset;          // [nnz] of the gradients that a weight meets
+  T* weight;                // [nnz] means, or means and variances in turn
+};
+
 template <class T>
 struct BackwardCall {
   const GsGeometry& g;
   const GsPattern& pattern;
   const GsBackward& call;
   const BackwardPlan& plan;
-  const T* mean;  // backward order
-  const T* variance;
+  const Ordered<T>& ordered;
   int64_t volume_in, volume_out;
-  int64_t x_size, g_size;  // of a tile; gradients of the variance follow those of the mean
+  int64_t x_size, g_size;  // of a tile; g_size of both gradients
+  int64_t distance;        // from a vector of gradients of the mean to that of the variance
 };
+
+// Both gradients of a layer without space: [output][vector of examples][of the mean, of the variance].
+template <class T>
+void pack_pairs(const BackwardCall<T>& c, int64_t start, int64_t examples, int64_t first, int64_t last,
+                T* packed) {
+  using V = typename Simd<T>::V;
+  constexpr int L = Simd<T>::L;
+  const int64_t batch_step = c.call.g_batch_stride, channel_step = c.call.g_channel_stride;
+  const T* gradient = static_cast<const T*>(c.call.gradient);
+  // The slope lies by feature; a gradient of the variance itself does not.
+  const bool sloped = c.call.slope != nullptr;
+  const T* other = static_cast<const T*>(sloped ? c.call.slope : c.call.gradient2);
+  const int64_t other_batch = sloped ? 1 : c.g.outputs, other_channel = sloped ? c.g.batch : 1;
+  V one[L], two[L];
+  // Values of L examples and up to L channels, a vector per channel; zeros where there is no example.
+  const auto read = [](const T* from, int64_t along, int64_t across, int64_t rows, int64_t columns, V* to) {
+    if (rows == L && along == 1) {
+      for (int64_t n = 0; n < columns; ++n) to[n] = load(from + n * across);
+    } else if (rows == L && columns == L && across == 1) {
+#pragma GCC unroll 16
+      for (int n = 0; n < L; ++n) to[n] = load(from + n * along);
+      transpose_block<T>(to);
+    } else {
+      for (int64_t n = 0; n < columns; ++n) {
+        to[n] = V{};
+        for (int64_t b = 0; b < rows; ++b) to[n][b] = from[b * along + n * across];
+      }
+    }
+  };
+  for (int64_t b = 0; b < examples; b += L) {
+    const int64_t rows = std::min<int64_t>(L, examples - b);
+    for (int64_t o = first; o < last; o += L) {
+      const int64_t columns = std::min<int64_t>(L, last - o);
+      read(gradient + (start + b) * batch_step + o * channel_step, batch_step, channel_step, rows, columns, one);
+      read(other + (start + b) * other_batch + o * other_channel, other_batch, other_channel, rows, columns, two);
+      T* to = packed + o * c.plan.g_plane + 2 * b;
+      for (int64_t n = 0; n < columns; ++n, to += c.plan.g_plane) {
+        store(to, one[n]);
+        store(to + L, sloped ? one[n] * two[n] : two[n]);
+      }
+    }
+  }
+  const int64_t filled = round_up(examples, L) * 2;
+  if (filled < c.plan.g_plane)
+    for (int64_t o = first; o < last; ++o)
+      std::fill(packed + o * c.plan.g_plane + filled, packed + (o + 1) * c.plan.g_plane, T(0));
+}
 
 template <class T, bool DUAL>
 void pack_gradient(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* packed) {
@@ -156,20 +215,14 @@ void pack_gradient(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_
   const T* gradient = static_cast<const T*>(c.call.gradient);
   const T* slope = static_cast<const T*>(c.call.slope);
   const T* gradient2 = static_cast<const T*>(c.call.gradient2);
-  T* packed2 = packed + c.g_size;
+  T* packed2 = packed + c.distance;
+  if (plan.mode == ROWS && DUAL) {
+    pack_pairs(c, start, examples, first, last, packed);
+    return;
+  }
   if (plan.mode == ROWS) {
     pack_rows(gradient + start * c.call.g_batch_stride, c.call.g_batch_stride,
               c.call.g_channel_stride, examples, first, last, plan.g_plane, packed);
-    if (!DUAL) return;
-    if (!slope) {
-      pack_rows(gradient2 + start * g.outputs, g.outputs, 1, examples, first, last, plan.g_plane, packed2);
-      return;
-    }
-    for (int64_t o = first; o < last; ++o) {  // the slope lies by feature
-      const int64_t at = o * plan.g_plane;
-      for (int64_t b = 0; b < examples; ++b) packed2[at + b] = packed[at + b] * slope[o * g.batch + start + b];
-      std::fill(packed2 + at + examples, packed2 + at + plan.g_plane, T(0));
-    }
     return;
   }
   const int64_t wide = plan.lanes * c.volume_out;
@@ -185,6 +238,10 @@ void pack_gradient(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_
         gather_lanes(two, g.outputs * c.volume_out, examples, c.volume_out, lanes + wide);
         two = lanes + wide;
       }
+    }
+    if (plan.paired) {
+      place_pairs<T>(g, plan, one, two, slope != nullptr, packed + channel * plan.g_plane);
+      continue;
     }
     place_gradient<T>(g, plan, one, nullptr, packed + channel * plan.g_plane);
     if (DUAL && slope) place_gradient<T>(g, plan, one, two, packed2 + channel * plan.g_plane);
@@ -263,17 +320,17 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
   // Registers: an input and a sum, or two of each, per vector, and four.
   constexpr int MOST = std::min(8, (GS_REGISTERS - 4) / (DUAL ? 4 : 2));
   const BackwardPlan& plan = c.plan;
-  const int64_t taps = volume(c.g.kernel), kinds = static_cast<int64_t>(plan.phase.size());
-  const int64_t outputs = c.g.outputs / c.g.groups, channels = last - first;
-  const int64_t out_start = first / (c.g.channels / c.g.groups) * outputs;
-  const int64_t* col_ptr = c.pattern.col_ptr + first * kinds;
-  const int32_t* rows = c.pattern.col_rows;
+  const int64_t kinds = static_cast<int64_t>(plan.phase.size());
+  const int64_t channels = last - first, blocks = c.ordered.blocks;
+  const int64_t* bound = c.ordered.bound + first * kinds * (blocks + 1);
   int64_t widest = 0, longest = 0;
   for (const Phase& phase : plan.phase)
     widest = std::max(widest, static_cast<int64_t>(phase.x.size()) * L);
-  int64_t* cursor = local_buffer(CURSOR).as<int64_t>(channels * kinds);
   for (int64_t i = 0; i < channels * kinds; ++i)
-    longest = std::max(longest, col_ptr[i + 1] - col_ptr[i]);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t* limits = bound + i * (blocks + 1) + block;
+      longest = std::max(longest, limits[1] - limits[0]);
+    }
   // Sums of dx per column; and dx itself in the order of x.
   const int64_t sums = DX ? channels * kinds * widest * (DUAL ? 2 : 1) : 0;
   T* dm = local_buffer(SCRATCH).as<T>(sums + (DX ? channels * plan.x_plane : 0));
@@ -282,33 +339,23 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
   if (DX && !plan.covers_input) std::fill(out, out + channels * plan.x_plane, T(0));
   T* queue = local_buffer(QUEUE).as<T>((DUAL ? 2 : 1) * L * round_up(longest, L));
   for (int64_t from = 0; from * L < widest; from += plan.block_positions) {
-    for (int64_t i = 0; i < channels * kinds; ++i) cursor[i] = col_ptr[i];
-    for (int64_t block = 0; block < outputs; block += plan.block_rows) {
-      const bool all = block + plan.block_rows >= outputs;
-      const int64_t limit = (out_start + block + plan.block_rows) * taps;
+    for (int64_t block = 0; block < blocks; ++block)
       for (int64_t i = 0; i < channels; ++i)
         for (int64_t kind = 0; kind < kinds; ++kind) {
-          const int64_t column = i * kinds + kind, stop = col_ptr[column + 1];
-          const int64_t begin = cursor[column];
-          int64_t end = begin;
-          if (all) {
-            end = stop;
-          } else {
-            while (end < stop && rows[end] < limit) ++end;
-          }
-          cursor[column] = end;
+          const int64_t column = i * kinds + kind;
+          const int64_t* limits = bound + column * (blocks + 1) + block;
+          const int64_t begin = limits[0], end = limits[1];
           const Phase& phase = plan.phase[static_cast<size_t>(kind)];
           const int64_t to = std::min<int64_t>(static_cast<int64_t>(phase.x.size()), from + plan.block_positions);
-          const DxSums<T> dx{block == 0, all, dm + column * widest, dv + column * widest,
+          const DxSums<T> dx{block == 0, block + 1 == blocks, dm + column * widest, dv + column * widest,
                              out + i * plan.x_plane};
           if (from >= to || (begin == end && !(DX && (dx.opens || dx.closes)))) continue;
           backward_span<T, MOST, DUAL, DX>(plan.mode, from, to, x + (first + i) * plan.x_plane,
-                                           phase.x.data(), g, phase.g.data(), c.g_size, rows,
-                                           plan.row.data(), c.mean, c.variance, begin, end, queue,
+                                           phase.x.data(), g, phase.g.data(), c.distance,
+                                           c.ordered.offset, c.ordered.weight, begin, end, queue,
                                            dx);
           reduce_queue<T, DUAL>(queue, end - begin, dmean + begin, dvariance + begin);
         }
-    }
   }
   if (DX) unpack_dx(c, tile, first, last, out);
 }
@@ -325,38 +372,59 @@ inline int64_t channels_at_once(const GsGeometry& g, const BackwardPlan& plan, i
   return std::min(per_group, std::max<int64_t>(fit, 16));
 }
 
+template <class T, bool DUAL>
+Ordered<T> order_weights(const GsGeometry& g, const GsPattern& pattern, const GsBackward& call,
+                         const BackwardPlan& plan, int threads) {
+  const int64_t kinds = static_cast<int64_t>(plan.phase.size()), taps = volume(g.kernel);
+  const int64_t outputs = g.outputs / g.groups, per_group = g.channels / g.groups * kinds;
+  const int64_t columns = g.channels * kinds, blocks = ceil_div(outputs, plan.block_rows);
+  const Ordered<T> to{columns, blocks, shared_buffer(BOUNDS).as<int64_t>(columns * (blocks + 1)),
+                      shared_buffer(OFFSETS).as<int32_t>(pattern.nnz),
+                      shared_buffer(WEIGHTS).as<T>((DUAL ? 2 : 1) * pattern.nnz)};
+  const T* mean = static_cast<const T*>(call.mean);
+  const T* variance = static_cast<const T*>(call.variance);
+  const int64_t tasks = std::min(columns, pattern.nnz / WEIGHTS_PER_TASK + 1);
+  parallel_for(tasks, threads, [&](int64_t task) {
+    const int64_t last = (task + 1) * columns / tasks;
+    for (int64_t column = task * columns / tasks; column < last; ++column) {
+      int64_t k = pattern.col_ptr[column];
+      const int64_t stop = pattern.col_ptr[column + 1];
+      int64_t limit = column / per_group * outputs * taps;
+      for (int64_t block = 0; block < blocks; ++block) {
+        to.bound[column * (blocks + 1) + block] = k;
+        limit += plan.block_rows * taps;
+        for (; k < stop && (block + 1 == blocks || pattern.col_rows[k] < limit); ++k) {
+          const int64_t from = pattern.col_perm ? pattern.col_perm[k] : k;
+          to.offset[k] = plan.row[static_cast<size_t>(pattern.col_rows[k])];
+          to.weight[DUAL ? 2 * k : k] = mean[from];
+          if (DUAL) to.weight[2 * k + 1] = variance[from];
+        }
+      }
+      to.bound[column * (blocks + 1) + blocks] = stop;
+    }
+  });
+  return to;
+}
+
 template <class T, bool DUAL, bool DX>
 void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackward& call,
                   int threads) {
   const BackwardPlan plan = backward_plan(g, Simd<T>::L, sizeof(T), DUAL, pattern.nnz);
   const int64_t nnz = pattern.nnz, groups = plan.groups_of_tiles;
-  // Values in backward order, then sums of gradients in it, one set per group of tiles.
-  T* ordered = shared_buffer(WEIGHTS).as<T>(2 * nnz);
-  const T* mean = static_cast<const T*>(call.mean);
-  const T* variance = static_cast<const T*>(call.variance);
-  if (pattern.col_perm) {
-    parallel_for(ceil_div(nnz, WEIGHTS_PER_TASK), threads, [&](int64_t task) {
-      const int64_t to = std::min(nnz, (task + 1) * WEIGHTS_PER_TASK);
-      for (int64_t k = task * WEIGHTS_PER_TASK; k < to; ++k) ordered[k] = mean[pattern.col_perm[k]];
-      if (!DUAL) return;
-      for (int64_t k = task * WEIGHTS_PER_TASK; k < to; ++k)
-        ordered[nnz + k] = variance[pattern.col_perm[k]];
-    });
-    mean = ordered;
-    variance = ordered + nnz;
-  }
+  const Ordered<T> ordered = order_weights<T, DUAL>(g, pattern, call, plan, threads);
+  // Sums of gradients in backward order, one set per group of tiles.
   T* sums = shared_buffer(PARTIAL).as<T>(2 * nnz * groups);
   const BackwardCall<T> c{g,
                           pattern,
                           call,
                           plan,
-                          mean,
-                          variance,
+                          ordered,
                           volume(g.in),
                           volume(g.out),
                           g.channels * plan.x_plane,
-                          g.outputs * plan.g_plane};
-  const int64_t g_all = c.g_size * (DUAL ? 2 : 1), per_group = g.channels / g.groups;
+                          g.outputs * plan.g_plane * (DUAL && !plan.paired ? 2 : 1),
+                          plan.paired ? Simd<T>::L : g.outputs * plan.g_plane};
+  const int64_t g_all = c.g_size, per_group = g.channels / g.groups;
   int64_t chunk = channels_at_once(g, plan, sizeof(T));
   // Who does what may depend on the number of threads, the order of a weight's sums may not: tiles of
   // a group follow each other, and groups are added up at the end.

@@ -24,48 +24,40 @@ inline Wide multiply_even(Wide a, Wide b) {
 #endif
 }
 
-inline void multiply(Words a, uint32_t factor, Words& high, Words& low) {
-  const Wide wide = reinterpret_cast<Wide>(a), f = Wide{} + uint64_t{factor};
-#if defined(__x86_64__) && GS_BYTES == 64
-  // Half of the lanes of one product, shuffled into the other: one instruction each.
-  const auto in = reinterpret_cast<__m512>(a);
-  const auto upper = reinterpret_cast<Wide>(_mm512_maskz_movehdup_ps(0xFFFF, in));
-  const auto even = reinterpret_cast<__m512>(multiply_even(wide, f));
-  const auto odd = reinterpret_cast<__m512>(multiply_even(upper, f));
-  high = reinterpret_cast<Words>(_mm512_mask_movehdup_ps(odd, 0x5555, even));
-  low = reinterpret_cast<Words>(_mm512_mask_moveldup_ps(even, 0xAAAA, odd));
-#else
-  const Wide even = multiply_even(wide, f), odd = multiply_even(wide >> 32, f);
-  constexpr uint64_t LOW = 0xFFFFFFFFu;
-  high = reinterpret_cast<Words>((even >> 32) | (odd & ~LOW));
-  low = reinterpret_cast<Words>((even & LOW) | (odd << 32));
-#endif
-}
-
 template <int... I>
 inline Words lane_numbers(std::integer_sequence<int, I...>) {
   return Words{I...};
 }
 
-// The words of the Philox blocks with counters first, first + 1, ...; first is a multiple of WORDS.
-inline void philox(uint64_t seed, uint64_t first, Words* c) {
-  // No carry: the low halves of these counters share all but their last bits.
-  c[0] = static_cast<uint32_t>(first) + lane_numbers(std::make_integer_sequence<int, WORDS>());
-  c[1] = Words{} + static_cast<uint32_t>(first >> 32);
-  c[2] = c[3] = Words{};
+// Ten rounds on the even 32-bit lanes. What the odd lanes hold counts for nothing: products read the even
+// ones only, and upper halves of products come down clean.
+inline void philox_rounds(uint64_t seed, Wide* c) {
+  const Wide f0 = Wide{} + uint64_t{0xD2511F53u}, f1 = Wide{} + uint64_t{0xCD9E8D57u};
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    Words high0, low0, high1, low1;
-    multiply(c[0], 0xD2511F53u, high0, low0);
-    multiply(c[2], 0xCD9E8D57u, high1, low1);
-    c[0] = high1 ^ c[1] ^ key0;
-    c[1] = low1;
-    c[2] = high0 ^ c[3] ^ key1;
-    c[3] = low0;
+    const Wide product0 = multiply_even(c[0], f0), product1 = multiply_even(c[2], f1);
+    c[0] = (product1 >> 32) ^ c[1] ^ uint64_t{key0};
+    c[1] = product1;
+    c[2] = (product0 >> 32) ^ c[3] ^ uint64_t{key1};
+    c[3] = product0;
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
+}
+
+// The words of the Philox blocks with counters first, first + 1, ...; first is a multiple of WORDS.
+// Counters with even and with odd numbers go apart: two products per round and half, nothing to shuffle.
+inline void philox(uint64_t seed, uint64_t first, Words* c) {
+  // No carry: the low halves of these counters share all but their last bits.
+  const Words low = static_cast<uint32_t>(first) + lane_numbers(std::make_integer_sequence<int, WORDS>());
+  const Wide high = Wide{} + (first >> 32);
+  Wide even[4] = {reinterpret_cast<Wide>(low), high, {}, {}};
+  Wide odd[4] = {reinterpret_cast<Wide>(low) >> 32, high, {}, {}};
+  philox_rounds(seed, even);
+  philox_rounds(seed, odd);
+  constexpr uint64_t LOW = 0xFFFFFFFFu;
+  for (int j = 0; j < 4; ++j) c[j] = reinterpret_cast<Words>((even[j] & LOW) | (odd[j] << 32));
 }
 
 typedef Simd<float>::V Floats;

@@ -76,3 +76,21 @@ void place_gradient(const GsGeometry& g, const BackwardPlan& plan, const T* plan
       }
     }
 }
+
+// The same for lanes of examples, both gradients of a pixel side by side: that of the variance is
+// `other`, or `other` times that of the mean.
+template <class T>
+void place_pairs(const GsGeometry& g, const BackwardPlan& plan, const T* plane, const T* other, bool sloped,
+                 T* tile) {
+  constexpr int L = Simd<T>::L;
+  for (int64_t z = 0; z < g.out[0]; ++z)
+    for (int64_t y = 0; y < g.out[1]; ++y) {
+      T* to = tile + (plan.g_place[0] + z) * plan.g_step[0] + (plan.g_place[1] + y) * plan.g_step[1] +
+              plan.g_place[2] * plan.g_step[2];
+      for (int64_t x = 0; x < g.out[2]; ++x, plane += L, other += L, to += 2 * L) {
+        const auto one = load(plane), two = load(other);
+        store(to, one);
+        store(to + L, sloped ? one * two : two);
+      }
+    }
+}

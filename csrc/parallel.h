@@ -37,7 +37,7 @@ class Buffer {
 
 // Buffers of the calling thread. `shared` ones belong to the thread that makes a call and are read by
 // its workers; `local` ones are private to a task.
-enum SharedSlot { PACKED_X, PACKED_G, TABLES, WEIGHTS, PARTIAL, SHARED_SLOTS };
+enum SharedSlot { PACKED_X, PACKED_G, WEIGHTS, OFFSETS, BOUNDS, PARTIAL, SHARED_SLOTS };
 enum LocalSlot { TILE_X, TILE_G, SCRATCH, QUEUE, CURSOR, NOISE, LOCAL_SLOTS };
 Buffer& shared_buffer(SharedSlot);
 Buffer& local_buffer(LocalSlot);

@@ -24,6 +24,7 @@ enum Mode { ROWS, BATCH, FLAT };
 constexpr int64_t SLAB_VECTORS = 10 * 1024;  // of a packed tile, meant to stay in L2
 constexpr int64_t MIN_BLOCK = 64;            // vectors of positions per block, at least
 constexpr int64_t TILE_EXAMPLES = 128;       // of ROWS, at most
+constexpr int64_t PAIRED_TILE = 4 << 20;    // bytes of a thread's tile for which FLAT is given up
 
 struct TooLarge : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -64,7 +65,9 @@ inline int64_t tap_phase(const GsGeometry& g, const int64_t* tap) {
   return phase;
 }
 
-inline Mode choose_mode(const GsGeometry& g, int64_t lanes) {
+// `flat_share`: how much of the lanes in use of BATCH must be in use under FLAT to choose it. FLAT needs no
+// transposes but reads across cache lines.
+inline Mode choose_mode(const GsGeometry& g, int64_t lanes, double flat_share) {
   if (has_no_space(g)) return ROWS;
   for (int d = 0; d < 3; ++d) {
     const int64_t before = g.pad[d], after = extent(g, d) - g.pad[d] - g.in[d];
@@ -76,8 +79,7 @@ inline Mode choose_mode(const GsGeometry& g, int64_t lanes) {
   const int64_t flat = (g.out[1] - 1) * pitch + g.out[2];
   const double in_flat = double(g.out[1] * g.out[2]) / double(round_up(flat, lanes));
   const double in_batch = double(g.batch) / double(round_up(g.batch, lanes));
-  // FLAT reads across cache lines: transposes pay where it also wastes one lane in twelve.
-  return in_flat >= 0.92 * in_batch ? FLAT : BATCH;
+  return in_flat >= flat_share * in_batch ? FLAT : BATCH;
 }
 
 // What forward and backward share.
@@ -89,9 +91,9 @@ struct Plan {
 };
 
 // Tiles of ROWS take at most so many vectors of examples.
-inline Plan make_plan(const GsGeometry& g, int64_t lanes, int64_t vectors) {
+inline Plan make_plan(const GsGeometry& g, int64_t lanes, int64_t vectors, double flat_share) {
   Plan plan;
-  plan.mode = choose_mode(g, lanes);
+  plan.mode = choose_mode(g, lanes, flat_share);
   plan.lanes = lanes;
   if (plan.mode == ROWS) {
     const int64_t most = std::max<int64_t>(std::min(TILE_EXAMPLES / lanes, vectors), 1) * lanes;
@@ -116,7 +118,8 @@ struct ForwardPlan : Plan {
 // the cache has to hold.
 inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item, int64_t vectors) {
   ForwardPlan plan;
-  static_cast<Plan&>(plan) = make_plan(g, lanes, vectors);
+  // One lane in twelve wasted: so much the transposes of BATCH cost.
+  static_cast<Plan&>(plan) = make_plan(g, lanes, vectors, 0.92);
   const int64_t taps = volume(g.kernel), per_group = g.channels / g.groups;
   int64_t step[3] = {0, 0, 0};  // of one place in the padded input
   int64_t span = 0;             // values of a channel that one position's taps span
@@ -138,9 +141,9 @@ inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item
     step[2] = 1;
     step[1] = plan.pitch;
     step[0] = extent(g, 1) * plan.pitch;
-    const int64_t vectors = ceil_div((g.out[1] - 1) * plan.pitch + g.out[2], lanes);
+    const int64_t per_image = ceil_div((g.out[1] - 1) * plan.pitch + g.out[2], lanes);
     for (int64_t z = 0; z < g.out[0]; ++z)
-      for (int64_t v = 0; v < vectors; ++v) plan.position.push_back(narrow(z * step[0] + v * lanes));
+      for (int64_t v = 0; v < per_image; ++v) plan.position.push_back(narrow(z * step[0] + v * lanes));
   }
   for (int d = 0; d < 3; ++d) span += (g.kernel[d] - 1) * g.dilation[d] * step[d];
   if (plan.mode == FLAT) plan.plane = round_up(plan.position.back() + lanes + span, lanes);
@@ -162,6 +165,13 @@ inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item
   return plan;
 }
 
+// Values of a tile of BATCH: the inputs, and both gradients with what lies around them.
+inline int64_t tile_of_examples(const GsGeometry& g, int64_t lanes) {
+  int64_t gradients = 2 * g.outputs;
+  for (int d = 0; d < 3; ++d) gradients *= g.out[d] + 2 * reach(g, d);
+  return (g.channels * volume(g.in) + gradients) * lanes;
+}
+
 // A set of input positions that see the same taps.
 struct Phase {
   std::vector<int32_t> x;  // [positions] in a channel of the tile of inputs
@@ -170,6 +180,7 @@ struct Phase {
 
 struct BackwardPlan : Plan {
   int64_t x_plane, g_plane, pitch;
+  bool paired;                 // a vector of the variance's gradient follows each of the mean's
   int64_t g_place[3];          // of the first output in the padded gradient
   int64_t g_step[3];           // of one place in it
   std::vector<Phase> phase;
@@ -184,22 +195,28 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
   BackwardPlan plan;
   // Small tiles, unless gradients leave the cache all the same: every tile reads all weights.
   const bool fits = g.outputs * 8 * lanes * item * 2 <= 4 * slab_bytes(lanes, item);
-  static_cast<Plan&>(plan) = make_plan(g, lanes, fits ? 8 : TILE_EXAMPLES / lanes);
+  // Two gradients read across cache lines cost more than their transposes, as long as a tile is small.
+  const double flat_share = dual && tile_of_examples(g, lanes) * item <= PAIRED_TILE ? 1.15 : 0.92;
+  static_cast<Plan&>(plan) = make_plan(g, lanes, fits ? 8 : TILE_EXAMPLES / lanes, flat_share);
   const int64_t taps = volume(g.kernel), inputs = volume(g.in);
   const int64_t count = phases(g);
+  // Where vectors are read whole, both gradients of one come together.
+  plan.paired = dual && plan.mode != FLAT;
+  const int64_t wide = plan.paired ? 2 * lanes : lanes, arrays = dual && !plan.paired ? 2 : 1;
   plan.phase.resize(static_cast<size_t>(plan.mode == BATCH ? count : 1));
   plan.covers_input = true;
   int64_t size[3], tap_step[3], span = 0;
   for (int d = 0; d < 3; ++d) size[d] = (extent(g, d) - 1) / g.stride[d] + reach(g, d) + 1;
   if (plan.mode == ROWS) {
-    plan.x_plane = plan.g_plane = plan.examples;
+    plan.x_plane = plan.examples;
+    plan.g_plane = plan.examples / lanes * wide;
     for (int64_t i = 0; i < plan.examples / lanes; ++i) {
       plan.phase[0].x.push_back(narrow(i * lanes));
-      plan.phase[0].g.push_back(narrow(i * lanes));
+      plan.phase[0].g.push_back(narrow(i * wide));
     }
     for (int d = 0; d < 3; ++d) plan.g_step[d] = plan.g_place[d] = 0;
   } else if (plan.mode == BATCH) {
-    plan.g_step[2] = lanes;
+    plan.g_step[2] = wide;
     plan.g_step[1] = size[2] * plan.g_step[2];
     plan.g_step[0] = size[1] * plan.g_step[1];
     plan.g_plane = size[0] * plan.g_step[0];
@@ -257,7 +274,6 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
             at += (reach(g, d) - tap[d] * g.dilation[d] / g.stride[d]) * tap_step[d];
           plan.row.push_back(narrow(at));
         }
-  const int64_t arrays = dual ? 2 : 1;
   narrow(g.outputs * plan.g_plane * arrays);
   narrow(g.channels * plan.x_plane);
   const int64_t positions = static_cast<int64_t>(plan.phase[0].x.size());
@@ -270,7 +286,7 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
   const int64_t slab = std::min(plan.block_positions, std::max<int64_t>(positions, 1)) * per_position + span;
   plan.block_rows = std::max<int64_t>(bytes / (slab * item * arrays), ceil_div(8, taps));
   const int64_t groups = std::min<int64_t>(plan.tiles, 16), room = int64_t{32} << 20;
-  plan.groups_of_tiles = groups * arrays * nnz * item <= room ? groups : 1;
+  plan.groups_of_tiles = groups * (dual ? 2 : 1) * nnz * item <= room ? groups : 1;
   return plan;
 }
 
