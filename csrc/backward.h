@@ -141,8 +141,8 @@ void reduce_queue(const T* queue, int64_t count, T* dmean, T* dvariance) {
 
 // The pattern in backward order as the loops read it, made once per call.
 template <class T>
-struct Ordered {
-  int64_t columns, blocks;  // blocks of rows
+struct BackwardOrder {
+  int64_t blocks;  // of rows
   int64_t* bound;           // [columns][blocks + 1] of the weights that meet a block
   int32_t* offset;          // [nnz] of the gradients that a weight meets
   T* weight;                // [nnz] means, or means and variances in turn
@@ -154,7 +154,7 @@ struct BackwardCall {
   const GsPattern& pattern;
   const GsBackward& call;
   const BackwardPlan& plan;
-  const Ordered<T>& ordered;
+  const BackwardOrder<T>& order;
   int64_t volume_in, volume_out;
   int64_t x_size, g_size;  // of a tile; g_size of both gradients
   int64_t distance;        // from a vector of gradients of the mean to that of the variance
@@ -321,8 +321,8 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
   constexpr int MOST = std::min(8, (GS_REGISTERS - 4) / (DUAL ? 4 : 2));
   const BackwardPlan& plan = c.plan;
   const int64_t kinds = static_cast<int64_t>(plan.phase.size());
-  const int64_t channels = last - first, blocks = c.ordered.blocks;
-  const int64_t* bound = c.ordered.bound + first * kinds * (blocks + 1);
+  const int64_t channels = last - first, blocks = c.order.blocks;
+  const int64_t* bound = c.order.bound + first * kinds * (blocks + 1);
   int64_t widest = 0, longest = 0;
   for (const Phase& phase : plan.phase)
     widest = std::max(widest, static_cast<int64_t>(phase.x.size()) * L);
@@ -352,15 +352,13 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
           if (from >= to || (begin == end && !(DX && (dx.opens || dx.closes)))) continue;
           backward_span<T, MOST, DUAL, DX>(plan.mode, from, to, x + (first + i) * plan.x_plane,
                                            phase.x.data(), g, phase.g.data(), c.distance,
-                                           c.ordered.offset, c.ordered.weight, begin, end, queue,
+                                           c.order.offset, c.order.weight, begin, end, queue,
                                            dx);
           reduce_queue<T, DUAL>(queue, end - begin, dmean + begin, dvariance + begin);
         }
   }
   if (DX) unpack_dx(c, tile, first, last, out);
 }
-
-constexpr int64_t WEIGHTS_PER_TASK = 1 << 14;
 
 // Channels that one task takes at once: few where the sums of a column are long.
 inline int64_t channels_at_once(const GsGeometry& g, const BackwardPlan& plan, int64_t item) {
@@ -373,12 +371,12 @@ inline int64_t channels_at_once(const GsGeometry& g, const BackwardPlan& plan, i
 }
 
 template <class T, bool DUAL>
-Ordered<T> order_weights(const GsGeometry& g, const GsPattern& pattern, const GsBackward& call,
+BackwardOrder<T> order_columns(const GsGeometry& g, const GsPattern& pattern, const GsBackward& call,
                          const BackwardPlan& plan, int threads) {
   const int64_t kinds = static_cast<int64_t>(plan.phase.size()), taps = volume(g.kernel);
   const int64_t outputs = g.outputs / g.groups, per_group = g.channels / g.groups * kinds;
   const int64_t columns = g.channels * kinds, blocks = ceil_div(outputs, plan.block_rows);
-  const Ordered<T> to{columns, blocks, shared_buffer(BOUNDS).as<int64_t>(columns * (blocks + 1)),
+  const BackwardOrder<T> to{blocks, shared_buffer(BOUNDS).as<int64_t>(columns * (blocks + 1)),
                       shared_buffer(OFFSETS).as<int32_t>(pattern.nnz),
                       shared_buffer(WEIGHTS).as<T>((DUAL ? 2 : 1) * pattern.nnz)};
   const T* mean = static_cast<const T*>(call.mean);
@@ -387,12 +385,12 @@ Ordered<T> order_weights(const GsGeometry& g, const GsPattern& pattern, const Gs
   parallel_for(tasks, threads, [&](int64_t task) {
     const int64_t last = (task + 1) * columns / tasks;
     for (int64_t column = task * columns / tasks; column < last; ++column) {
+      const int64_t base = column / per_group * outputs * taps, stop = pattern.col_ptr[column + 1];
       int64_t k = pattern.col_ptr[column];
-      const int64_t stop = pattern.col_ptr[column + 1];
-      int64_t limit = column / per_group * outputs * taps;
+      int64_t* bound = to.bound + column * (blocks + 1);
       for (int64_t block = 0; block < blocks; ++block) {
-        to.bound[column * (blocks + 1) + block] = k;
-        limit += plan.block_rows * taps;
+        *bound++ = k;
+        const int64_t limit = base + (block + 1) * plan.block_rows * taps;
         for (; k < stop && (block + 1 == blocks || pattern.col_rows[k] < limit); ++k) {
           const int64_t from = pattern.col_perm ? pattern.col_perm[k] : k;
           to.offset[k] = plan.row[static_cast<size_t>(pattern.col_rows[k])];
@@ -400,7 +398,7 @@ Ordered<T> order_weights(const GsGeometry& g, const GsPattern& pattern, const Gs
           if (DUAL) to.weight[2 * k + 1] = variance[from];
         }
       }
-      to.bound[column * (blocks + 1) + blocks] = stop;
+      *bound = stop;
     }
   });
   return to;
@@ -411,14 +409,14 @@ void run_backward(const GsGeometry& g, const GsPattern& pattern, const GsBackwar
                   int threads) {
   const BackwardPlan plan = backward_plan(g, Simd<T>::L, sizeof(T), DUAL, pattern.nnz);
   const int64_t nnz = pattern.nnz, groups = plan.groups_of_tiles;
-  const Ordered<T> ordered = order_weights<T, DUAL>(g, pattern, call, plan, threads);
+  const BackwardOrder<T> order = order_columns<T, DUAL>(g, pattern, call, plan, threads);
   // Sums of gradients in backward order, one set per group of tiles.
   T* sums = shared_buffer(PARTIAL).as<T>(2 * nnz * groups);
   const BackwardCall<T> c{g,
                           pattern,
                           call,
                           plan,
-                          ordered,
+                          order,
                           volume(g.in),
                           volume(g.out),
                           g.channels * plan.x_plane,

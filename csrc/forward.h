@@ -3,9 +3,8 @@
 // NP vectors of outputs of one row: a few registers of sums, one pass over the row's weights. The
 // sums begin at *start, or without it at what m and v hold.
 template <class T, int NP, bool DUAL, Reads READS>
-inline void forward_tile(const T* x, const int32_t* position, const int32_t* cols, int64_t base,
-                         const int32_t* column, const T* mean, const T* variance, int64_t begin,
-                         int64_t end, const T* start, T* m, T* v) {
+inline void forward_tile(const T* x, const int32_t* position, const int32_t* offset, const T* mean,
+                         const T* variance, int64_t begin, int64_t end, const T* start, T* m, T* v) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
   V sum[NP], square[NP];
@@ -16,8 +15,8 @@ inline void forward_tile(const T* x, const int32_t* position, const int32_t* col
   }
   const T* origin = x + position[0];
   for (int64_t k = begin; k < end; ++k) {
-    const T* at = origin + column[cols[k] - base];
-    prefetch_tile<NP, READS>(origin + column[cols[k + 1 < end ? k + 1 : k] - base]);
+    const T* at = origin + offset[k];
+    prefetch_tile<NP, READS>(origin + offset[k + 1 < end ? k + 1 : k]);
     const V w = splat(mean[k]);
     const V s = DUAL ? splat(variance[k]) : w;
 #pragma GCC unroll 8
@@ -48,30 +47,35 @@ inline auto forward_tile_of(int64_t n, Reads reads, std::integer_sequence<int, N
 // Positions [from, to) in tiles of nearly equal size.
 template <class T, int MOST, bool DUAL>
 inline void forward_span(Mode mode, int64_t from, int64_t to, const T* x, const int32_t* position,
-                         const int32_t* cols, int64_t base, const int32_t* column, const T* mean,
-                         const T* variance, int64_t begin, int64_t end, const T* start, T* m,
-                         T* v) {
+                         const int32_t* offset, const T* mean, const T* variance, int64_t begin,
+                         int64_t end, const T* start, T* m, T* v) {
   constexpr int L = Simd<T>::L;
   constexpr auto sizes = std::make_integer_sequence<int, MOST>();
   for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
     const int64_t n = ceil_div(to - p, left);
     const Reads reads = reads_of(mode, position[p + n - 1] - position[p] == (n - 1) * L);
     const auto tile = forward_tile_of<T, DUAL>(n, reads, sizes);
-    tile(x, position + p, cols, base, column, mean, variance, begin, end, start, m + p * L,
-         v + p * L);
+    tile(x, position + p, offset, mean, variance, begin, end, start, m + p * L, v + p * L);
     p += n;
   }
 }
+
+// The pattern in forward order as the loops read it, made once per call.
+template <class T>
+struct ForwardOrder {
+  int64_t* bound;   // [outputs][blocks + 1] of the weights that meet a block of channels
+  int32_t* offset;  // [nnz] of the inputs that a weight meets
+  const T* mean;
+  const T* variance;
+};
 
 // Everything that a call's tasks read.
 template <class T>
 struct ForwardCall {
   const GsGeometry& g;
-  const GsPattern& pattern;
   const GsForward& call;
   const ForwardPlan& plan;
-  const T* mean;
-  const T* variance;
+  const ForwardOrder<T>& order;
   int64_t volume_in, volume_out;
 };
 
@@ -212,9 +216,8 @@ void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t 
                   const T* packed) {
   constexpr int L = Simd<T>::L, MOST = most_vectors(DUAL);
   const GsGeometry& g = c.g;
-  const GsPattern& pattern = c.pattern;
   const int64_t positions = static_cast<int64_t>(c.plan.position.size());
-  const int64_t per_group = g.channels / g.groups, taps = volume(g.kernel);
+  const int64_t per_group = g.channels / g.groups, blocks = c.plan.blocks;
   const int64_t group = first / (g.outputs / g.groups), rows = last - first;
   const T* x = packed + group * per_group * c.plan.plane;
   const T* bias = static_cast<const T*>(c.call.bias);
@@ -222,29 +225,17 @@ void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t 
   T* m = local_buffer(SCRATCH).as<T>((DUAL ? 2 : 1) * rows * size);
   T* v = DUAL ? m + rows * size : nullptr;
   const T zero = 0;
-  int64_t* cursor = local_buffer(CURSOR).as<int64_t>(rows);
   for (int64_t from = 0; from < positions; from += c.plan.block_positions) {
     const int64_t to = std::min(positions, from + c.plan.block_positions);
-    for (int64_t i = 0; i < rows; ++i) cursor[i] = pattern.row_ptr[first + i];
-    for (int64_t channel = 0; channel < per_group; channel += c.plan.block_channels) {
-      const int64_t limit = std::min(per_group, channel + c.plan.block_channels) * taps;
+    for (int64_t block = 0; block < blocks; ++block)
       for (int64_t i = 0; i < rows; ++i) {
-        const int64_t base = (first + i) * pattern.row_cols_step, stop = pattern.row_ptr[first + i + 1];
-        const int64_t begin = cursor[i];
-        int64_t end = begin;
-        if (limit == per_group * taps) {
-          end = stop;
-        } else {
-          while (end < stop && pattern.row_cols[end] - base < limit) ++end;
-        }
-        cursor[i] = end;
-        const T* start = channel > 0 ? nullptr : bias ? bias + first + i : &zero;
-        if (begin == end && !start) continue;
-        forward_span<T, MOST, DUAL>(c.plan.mode, from, to, x, c.plan.position.data(), pattern.row_cols, base,
-                                  c.plan.column.data(), c.mean, c.variance, begin, end, start,
-                                  m + i * size, DUAL ? v + i * size : m);
+        const int64_t* limits = c.order.bound + (first + i) * (blocks + 1) + block;
+        const T* start = block > 0 ? nullptr : bias ? bias + first + i : &zero;
+        if (limits[0] == limits[1] && !start) continue;
+        forward_span<T, MOST, DUAL>(c.plan.mode, from, to, x, c.plan.position.data(), c.order.offset,
+                                    c.order.mean, c.order.variance, limits[0], limits[1], start, m + i * size,
+                                    DUAL ? v + i * size : m);
       }
-    }
   }
   store_rows<T, DUAL>(c, tile, first, last, m, v);
 }
@@ -252,28 +243,51 @@ void forward_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t 
 // Rows that one task sums at once: enough for whole blocks of noise, few enough for the cache.
 inline int64_t rows_at_once(const GsGeometry& g, const ForwardPlan& plan, int64_t item) {
   const int64_t per_row = static_cast<int64_t>(plan.position.size()) * plan.lanes * item * 2;
-  const bool blocked = plan.block_channels < g.channels / g.groups;
   const int64_t bytes = slab_bytes(plan.lanes, item);
-  const int64_t fit = (blocked ? 4 * bytes : bytes / 4) / per_row;
+  const int64_t fit = (plan.blocks > 1 ? 4 * bytes : bytes / 4) / per_row;
   const int64_t least = ceil_div(64, volume(g.out));
   return std::min(g.outputs / g.groups, round_up(std::max(fit, least), least));
+}
+
+constexpr int64_t WEIGHTS_PER_TASK = 1 << 14;
+
+template <class T, bool DUAL>
+ForwardOrder<T> order_rows(const GsGeometry& g, const GsPattern& pattern, const GsForward& call,
+                           const ForwardPlan& plan, int threads) {
+  const T* mean = static_cast<const T*>(call.mean);
+  const T* variance = static_cast<const T*>(call.variance);
+  T* ordered = pattern.row_perm ? shared_buffer(WEIGHTS).as<T>(2 * pattern.nnz) : nullptr;
+  const ForwardOrder<T> to{shared_buffer(BOUNDS).as<int64_t>(g.outputs * (plan.blocks + 1)),
+                           shared_buffer(OFFSETS).as<int32_t>(pattern.nnz), ordered ? ordered : mean,
+                           ordered ? ordered + pattern.nnz : variance};
+  const int64_t tasks = std::min(g.outputs, pattern.nnz / WEIGHTS_PER_TASK + 1);
+  parallel_for(tasks, threads, [&](int64_t task) {
+    const int64_t last = (task + 1) * g.outputs / tasks;
+    for (int64_t row = task * g.outputs / tasks; row < last; ++row) {
+      const int64_t base = row * pattern.row_cols_step, stop = pattern.row_ptr[row + 1];
+      int64_t k = pattern.row_ptr[row];
+      int64_t* bound = to.bound + row * (plan.blocks + 1);
+      for (int64_t block = 0; block < plan.blocks; ++block) {
+        *bound++ = k;
+        const int64_t limit = base + (block + 1) * plan.block_channels * volume(g.kernel);
+        for (; k < stop && (block + 1 == plan.blocks || pattern.row_cols[k] < limit); ++k) {
+          to.offset[k] = plan.column[static_cast<size_t>(pattern.row_cols[k] - base)];
+          if (!ordered) continue;
+          ordered[k] = mean[pattern.row_perm[k]];
+          if (DUAL) ordered[pattern.nnz + k] = variance[pattern.row_perm[k]];
+        }
+      }
+      *bound = stop;
+    }
+  });
+  return to;
 }
 
 template <class T, bool DUAL>
 void run_forward(const GsGeometry& g, const GsPattern& pattern, const GsForward& call, int threads) {
   const ForwardPlan plan = forward_plan(g, Simd<T>::L, sizeof(T), most_vectors(DUAL));
-  const T* mean = static_cast<const T*>(call.mean);
-  const T* variance = static_cast<const T*>(call.variance);
-  if (pattern.row_perm) {
-    T* ordered = shared_buffer(WEIGHTS).as<T>(2 * pattern.nnz);
-    for (int64_t k = 0; k < pattern.nnz; ++k) {
-      ordered[k] = mean[pattern.row_perm[k]];
-      if (DUAL) ordered[pattern.nnz + k] = variance[pattern.row_perm[k]];
-    }
-    mean = ordered;
-    variance = ordered + pattern.nnz;
-  }
-  const ForwardCall<T> c{g, pattern, call, plan, mean, variance, volume(g.in), volume(g.out)};
+  const ForwardOrder<T> order = order_rows<T, DUAL>(g, pattern, call, plan, threads);
+  const ForwardCall<T> c{g, call, plan, order, volume(g.in), volume(g.out)};
   const int64_t tile_size = g.channels * plan.plane, per_group = g.outputs / g.groups;
   int64_t chunk = rows_at_once(g, plan, sizeof(T));
   if (plan.tiles >= 4 * threads || plan.tiles % threads == 0) {

@@ -112,6 +112,7 @@ struct ForwardPlan : Plan {
   std::vector<int32_t> column;   // [channels per group * taps]
   int64_t block_positions;       // vectors per block
   int64_t block_channels;        // channels per block
+  int64_t blocks;                // of channels, in a group
 };
 
 // `vectors`: what one pass over a row's weights sums. A tile of no more examples is the smallest that
@@ -157,11 +158,12 @@ inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item
   const int64_t positions = static_cast<int64_t>(plan.position.size());
   const int64_t per_position = std::max<int64_t>(plan.plane / positions, 1);
   const int64_t bytes = slab_bytes(lanes, item);
-  int64_t fit = (bytes / (per_group * item) - span) / per_position;
+  const int64_t fit = (bytes / (per_group * item) - span) / per_position;
   plan.block_positions = std::min(positions, std::max(fit, MIN_BLOCK));
   const int64_t slab = plan.block_positions * per_position + span;
   plan.block_channels =
       std::min(per_group, std::max<int64_t>(bytes / (slab * item), ceil_div(8, taps)));
+  plan.blocks = ceil_div(per_group, plan.block_channels);
   return plan;
 }
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cases.zoo import BACKENDS, LAYERS, ids
+from gossamer.core.gaussian import raw_from_std
 from gossamer.core.support import Support
 from gossamer.errors import UnknownName
 from gossamer.nn.candidates import twin_of
@@ -72,9 +73,10 @@ def test_local_noise_is_the_normal_of_the_output(engine):
     layout, seed = Layout("linear", (3, 2)), torch.tensor(8)
     x = torch.ones(4, 2, dtype=torch.float64)
     ones = torch.ones(6, dtype=torch.float64)
-    y = TABLE[engine].local(x, 0 * ones, ones, Pattern(None), layout, None, seed, None)
+    raw = raw_from_std(ones)
+    y = TABLE[engine].local(x, 0 * ones, raw, Pattern(None), layout, None, seed, None)
     expected = 2**0.5 * normal_like(seed, y)
-    torch.testing.assert_close(y, expected, rtol=1e-14, atol=0)  # one rounding of sqrt(2)
+    torch.testing.assert_close(y, expected, rtol=1e-14, atol=0)  # roundings of softplus and sqrt(2)
 
 
 @every_backend
@@ -93,19 +95,19 @@ def test_gradients_numerically(engine, kind):
     support = Support.from_positions(torch.tensor([0, 1]), layout.shape)  # channel 1 is empty
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 1, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    mean, variance = torch.rand(2, 2, generator=generator, dtype=torch.float64)
-    mean, variance = mean.requires_grad_(), (variance + 0.5).requires_grad_()
+    mean, raw = torch.rand(2, 2, generator=generator, dtype=torch.float64)
+    mean, raw = mean.requires_grad_(), raw.requires_grad_()
     bias = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     seed = torch.tensor(3)
     pattern = pattern_of(engine, support, layout)
 
-    def local(x, mean, variance, bias):
-        return TABLE[engine].local(x, mean, variance, pattern, layout, bias, seed, None)
+    def local(x, mean, raw, bias):
+        return TABLE[engine].local(x, mean, raw, pattern, layout, bias, seed, None)
 
     def product(x, mean, bias):
         return TABLE[engine].product(x, mean, pattern, layout, bias, None)
 
-    inputs = (x, mean, variance, bias) if kind == "local" else (x, mean, bias)
+    inputs = (x, mean, raw, bias) if kind == "local" else (x, mean, bias)
     assert torch.autograd.gradcheck(local if kind == "local" else product, inputs)
 
 

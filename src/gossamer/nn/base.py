@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from gossamer.core.gaussian import kl_to_prior, raw_from_std, std_from_raw
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import GossamerError, InvalidValue
-from gossamer.nn.folding import present, scaling_of
 from gossamer.ops import (
     Backend,
     Growth,
@@ -223,26 +222,14 @@ class SparseLayer(nn.Module):
         """
         return self.backend.weight(self.current_values(), self.pattern, self.layout, self.growth)
 
-    def noise(self) -> Noise | None:
-        """The noise that the next pass uses; ``None`` for the means."""
-        return None
-
     def forward(self, x: Tensor) -> Tensor:
         """The linear map of ``x``."""
-        y = self.compute(x, self.layout)
-        now = present()
-        if now is not None:
-            now.made(self, y)
-        return y
+        return self.compute(x, self.layout)
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the weights of this call: the mean, or one draw."""
         values = self.pass_values()
-        bias: Tensor | None = self.bias
-        scaling = scaling_of(self)
-        if scaling is not None:
-            values, bias = values * scaling.factors, scaling.bias
-        return self.backend.product(x, values, self.pattern, layout, bias, self.growth)
+        return self.backend.product(x, values, self.pattern, layout, self.bias, self.growth)
 
     def pass_values(self) -> Tensor:
         """The values ``[nnz]`` of a forward pass."""
@@ -320,14 +307,12 @@ class BayesianLayer(SparseLayer):
     @property
     def weight_std(self) -> Tensor:
         """Standard deviations ``[nnz]``, in float32 at least."""
-        return std_from_raw(_at_least_float32(self.weight_raw_std))
+        return std_from_raw(posterior.at_least_float32(self.weight_raw_std))
 
     @property
     def weight_variance(self) -> Tensor:
         """Variances ``[nnz]``, in float32 at least."""
-        if posterior.is_fused(self.weight_raw_std):
-            return posterior.variance(self.weight_raw_std)
-        return self.weight_std.square()
+        return posterior.variance_of(self.weight_raw_std)
 
     def leading(self) -> nn.Parameter:
         """``weight_mean``."""
@@ -338,11 +323,11 @@ class BayesianLayer(SparseLayer):
         if posterior.is_fused(self.weight_mean, self.weight_raw_std):
             return posterior.kl_sum(self.weight_mean, self.weight_raw_std, self.prior_std)
         return kl_to_prior(
-            _at_least_float32(self.weight_mean), self.weight_std, self.prior_std
+            posterior.at_least_float32(self.weight_mean), self.weight_std, self.prior_std
         ).sum()
 
     def noise(self) -> Noise | None:
-        """See ``SparseLayer.noise``."""
+        """The noise that the next pass uses; ``None`` for the means."""
         if self.sampling_state is not None:
             wanted = self.sampling_state.noise
         else:
@@ -373,22 +358,22 @@ class BayesianLayer(SparseLayer):
         noise, state = self.noise(), self.sampling_state
         if noise == "weight" and state is not None and state.is_shared:
             state.check_rows(x, layout)
-            seeds = state.next_seed("weight")
+            mean, std = self.weight_mean, self.weight_std
             return self.backend.samples(
-                x, self.weight_mean, self.weight_std, self.pattern, layout, self.bias, seeds
+                x, mean, std, self.pattern, layout, self.bias, state.next_seed("weight")
             )
         if noise != "local":
             return super().compute(x, layout)
-        mean, variance, bias = self._local_values()
-        seed = self._seed("local")
-        return self.backend.local(x, mean, variance, self.pattern, layout, bias, seed, self.growth)
-
-    def _local_values(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Mean and variance ``[nnz]`` and the bias of a pass with local noise."""
-        mean, variance, scaling = self.weight_mean, self.weight_variance, scaling_of(self)
-        if scaling is None:
-            return mean, variance, self.bias
-        return mean * scaling.factors, variance * scaling.factors.square(), scaling.bias
+        return self.backend.local(
+            x,
+            self.weight_mean,
+            self.weight_raw_std,
+            self.pattern,
+            layout,
+            self.bias,
+            self._seed("local"),
+            self.growth,
+        )
 
     def _seed(self, noise: Noise) -> Tensor:
         if self.sampling_state is not None:
@@ -407,7 +392,3 @@ def _identity(indices: Tensor) -> tuple[int, int]:
 
 def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gossamer.nn.folding import present
 from gossamer.ops.batchnorm import batchnorm, runs_batchnorm
 
 
@@ -19,11 +18,6 @@ class NativeBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """As torch's layer."""
-        now = present()
-        return self.normalise(input) if now is None else now.normalise(self, input)
-
-    def normalise(self, input: Tensor) -> Tensor:  # noqa: A002
-        """As torch's layer, whatever is folded."""
         if (
             not self.training
             or self.weight is None

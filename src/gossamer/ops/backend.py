@@ -66,7 +66,7 @@ class Backend(Protocol):
         self,
         x: Tensor,
         mean: Tensor,
-        variance: Tensor,
+        raw_std: Tensor,
         pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
@@ -75,7 +75,8 @@ class Backend(Protocol):
     ) -> Tensor:
         """Local reparameterisation, Eq.
 
-        (4): y = μx + b + sqrt(σ² x²) ⊙ ε with ε = ``normal_like(seed, y)``.
+        (4): y = μx + b + sqrt(σ² x²) ⊙ ε with σ = softplus(``raw_std``) and
+        ε = ``normal_like(seed, y)``.
         """
         ...
 

@@ -19,6 +19,7 @@ from gossamer.ops.growth import Growth, probe
 from gossamer.ops.layout import Layout
 from gossamer.ops.normal import noise_dtype, normal_like
 from gossamer.ops.pattern import Pattern
+from gossamer.ops.posterior import variance_of
 from gossamer.ops.sample_ops import one_by_one
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -84,7 +85,7 @@ class MaskedBackend:
         self,
         x: Tensor,
         mean: Tensor,
-        variance: Tensor,
+        raw_std: Tensor,
         pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
@@ -94,7 +95,7 @@ class MaskedBackend:
         """See ``Backend.local``."""
         x = _pad(x, layout)
         centre = _apply(x, _dense(mean, pattern.indices, layout, growth), layout, bias)
-        spread = _variance(x, variance, pattern.indices, layout)
+        spread = _variance(x, variance_of(raw_std), pattern.indices, layout)
         return _add_noise(centre, spread, normal_like(seed, spread))
 
     def moments(

@@ -79,7 +79,7 @@ class NativeBackend:
         self,
         x: Tensor,
         mean: Tensor,
-        variance: Tensor,
+        raw_std: Tensor,
         pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
@@ -87,10 +87,10 @@ class NativeBackend:
         growth: Growth | None,
     ) -> Tensor:
         """See ``Backend.local``."""
-        if not _runs(x, mean, pattern, layout, bias):
-            return _MASKED.local(x, mean, variance, pattern.bare, layout, bias, seed, growth)
+        if raw_std.dtype != mean.dtype or not _runs(x, mean, pattern, layout, bias):
+            return _MASKED.local(x, mean, raw_std, pattern.bare, layout, bias, seed, growth)
         call = _Call(x, pattern, layout, growth)
-        return call.restore(local(call.x, mean, variance, bias, seed, *call.arguments))
+        return call.restore(local(call.x, mean, raw_std, bias, seed, *call.arguments))
 
     def moments(
         self,

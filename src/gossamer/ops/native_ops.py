@@ -18,6 +18,7 @@ from gossamer.ops import library as native
 from gossamer.ops.geometry import decode, geometry, output_shape
 from gossamer.ops.layout import Layout
 from gossamer.ops.pattern import view
+from gossamer.ops.posterior import run_variance, run_variance_backward, variance
 from gossamer.ops.streaming import catch_streamed
 
 
@@ -376,8 +377,29 @@ def _eager(run: Any, setup: Any, gradients: Any) -> Any:
 
 
 _eager_product = _eager(_run_product, _setup_product, _product_gradients)
-_eager_local = _eager(_run_local, _setup_local, _local_gradients)
 _eager_moments = _eager(_run_moments, _setup_moments, _moments_gradients)
+
+
+class _EagerLocal(torch.autograd.Function):
+    """``gossamer::variance`` and ``gossamer::native_local`` for eager code, in one node."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor, raw_std: Tensor, *rest: Any) -> Tensor:
+        inputs = (x, mean, run_variance(raw_std), *rest)
+        y, slope = _run_local(*inputs)
+        _keep(ctx, inputs, (*inputs[:3], slope, raw_std))
+        ctx.is_eager = True
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Any, ...]:
+        if gradient is None:
+            return (None,) * 10
+        x, mean, spread, slope, raw_std = ctx.saved_tensors
+        dx, dmean, dspread, dbias = _gradients(ctx, gradient, None, slope, x, mean, spread)
+        draw = None if dspread is None else run_variance_backward(raw_std, dspread)
+        return (dx, dmean, draw, dbias, *(None,) * 6)
 
 
 def product(x: Tensor, values: Tensor, bias: Tensor | None, *pattern: Any) -> Tensor:
@@ -388,13 +410,16 @@ def product(x: Tensor, values: Tensor, bias: Tensor | None, *pattern: Any) -> Te
 
 
 def local(
-    x: Tensor, mean: Tensor, variance: Tensor, bias: Tensor | None, seed: Tensor, *pattern: Any
+    x: Tensor, mean: Tensor, raw_std: Tensor, bias: Tensor | None, seed: Tensor, *pattern: Any
 ) -> Tensor:
     """Local reparameterisation; see ``Backend.local``."""
-    needed = (x.requires_grad, mean.requires_grad, variance.requires_grad)
+    needed = (x.requires_grad, mean.requires_grad, raw_std.requires_grad)
     saves = torch.is_grad_enabled() and any(needed)
-    run = _local if torch.compiler.is_compiling() else _eager_local
-    y: Tensor = run(x, mean, variance, bias, seed, saves, *pattern)[0]
+    if torch.compiler.is_compiling():
+        traced: Tensor = _local(x, mean, variance(raw_std), bias, seed, saves, *pattern)[0]
+        return traced
+    run: Any = _EagerLocal.apply
+    y: Tensor = run(x, mean, raw_std, bias, seed, saves, *pattern)
     return y
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gossamer.core.gaussian import std_from_raw
 from gossamer.ops import library as native
 
 _VARIANCE, _VARIANCE_BACKWARD, _KL, _KL_BACKWARD = range(4)
@@ -36,6 +37,16 @@ def variance(raw: Tensor) -> Tensor:
     return found
 
 
+def variance_of(raw: Tensor) -> Tensor:
+    """``variance`` where it runs, else the same of torch operations; in float32 at least."""
+    return variance(raw) if is_fused(raw) else std_from_raw(at_least_float32(raw)).square()
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x``, half precision made single."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def kl_sum(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
     """Σ KL(N(mean, softplus(raw)²) || N(0, prior_std²)), 0-d, summed in double."""
     run: Any = _kl if torch.compiler.is_compiling() else _KlSum.apply
@@ -54,14 +65,16 @@ def _call(raw: Tensor, **fields: Any) -> float:
     return total.value
 
 
-def _run_variance(raw: Tensor) -> Tensor:
+def run_variance(raw: Tensor) -> Tensor:
+    """``variance`` without autograd."""
     raw = raw.contiguous()
     out = torch.empty_like(raw)
     _call(raw, task=_VARIANCE, variance=out.data_ptr())
     return out
 
 
-def _run_variance_backward(raw: Tensor, gradient: Tensor) -> Tensor:
+def run_variance_backward(raw: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient of ``raw`` from that of its variance."""
     raw, gradient = raw.contiguous(), gradient.contiguous()
     draw = torch.empty_like(raw)
     _call(raw, task=_VARIANCE_BACKWARD, dvariance=gradient.data_ptr(), draw=draw.data_ptr())
@@ -90,9 +103,9 @@ def _run_kl_backward(
     return dmean, draw
 
 
-_variance = torch.library.custom_op("gossamer::variance", _run_variance, mutates_args=())
+_variance = torch.library.custom_op("gossamer::variance", run_variance, mutates_args=())
 _variance_backward = torch.library.custom_op(
-    "gossamer::variance_backward", _run_variance_backward, mutates_args=()
+    "gossamer::variance_backward", run_variance_backward, mutates_args=()
 )
 _kl = torch.library.custom_op("gossamer::kl", _run_kl, mutates_args=())
 _kl_backward = torch.library.custom_op("gossamer::kl_backward", _run_kl_backward, mutates_args=())
@@ -143,13 +156,13 @@ class _Variance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, raw: Tensor) -> Tensor:
         _keep_variance(ctx, (raw,), raw)
-        return _run_variance(raw)
+        return run_variance(raw)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (raw,) = ctx.saved_tensors
-        return _run_variance_backward(raw, gradient)
+        return run_variance_backward(raw, gradient)
 
 
 class _KlSum(torch.autograd.Function):

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.nn import NeedsOwnPass, Noise, sampling_together
-from gossamer.nn.batchnorm import NativeBatchNorm
-from gossamer.nn.folding import folded, watching
 from gossamer.nn.sampling import holding_draws
 from gossamer.ops import fold_seed
 from gossamer.predict.source import Source
@@ -66,8 +64,6 @@ class Passes:
         self.source, self.num_samples, self.noise, self.seed = source, num_samples, noise, seed
         self.rows_meet = rows_meet_in(source.model)
         self.may_share = source.samples_by_noise and not self.rows_meet
-        # Layers to fold; ``None`` where the first pass has to tell.
-        self._pairs: dict[str, str] | None = None if _may_fold(source.model) else {}
 
     def outputs(self, rows: Tensor, block: int) -> Tensor:
         """``[S, B, ...]`` for rows ``[B, ...]``, the block of that number."""
@@ -104,18 +100,8 @@ class Passes:
             if len(parts) == 1:
                 output: Tensor = net(rows)
                 return output
-            outputs = []
             with holding_draws(net):
-                if self._pairs is None:
-                    with watching() as watch:
-                        outputs.append(net(parts[0]))
-                    self._pairs = watch.pairs(net)
-                with folded(net, self._pairs) as state:
-                    outputs += [net(part) for part in parts[len(outputs) :]]
-        if not state.is_sound:
-            self._pairs = {}  # what follows what depends on the rows: never again
-            return self._alone(rows, block, sample)
-        return torch.cat(outputs)
+                return torch.cat([net(part) for part in parts])
 
     def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
         samples = range(first, min(first + at_once, self.num_samples))
@@ -148,14 +134,6 @@ def passes_of(rows: Tensor, *, rows_meet: bool) -> tuple[Tensor, ...]:
 def rows_meet_in(model: nn.Module) -> bool:
     """Whether some layer computes statistics over the rows of a pass, also in evaluation."""
     return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules())
-
-
-def _may_fold(model: nn.Module) -> bool:
-    """Whether a pass can tell which BatchNorms follow what: not through compiled code."""
-    modules = list(model.modules())
-    compiled = (torch._dynamo.OptimizedModule, torch.jit.ScriptModule)
-    is_compiled = any(isinstance(m, compiled) or m._compiled_call_impl is not None for m in modules)
-    return not is_compiled and any(isinstance(m, NativeBatchNorm) for m in modules)
 
 
 def _are_vectors(rows: Tensor) -> bool:
