@@ -287,7 +287,7 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
   plan.block_positions = std::max(fit, MIN_BLOCK);
   const int64_t slab = std::min(plan.block_positions, std::max<int64_t>(positions, 1)) * per_position + span;
   plan.block_rows = std::max<int64_t>(bytes / (slab * item * arrays), ceil_div(8, taps));
-  const int64_t groups = std::min<int64_t>(plan.tiles, 16), room = int64_t{32} << 20;
+  const int64_t groups = std::min<int64_t>(plan.tiles, 8), room = int64_t{32} << 20;
   plan.groups_of_tiles = groups * (dual ? 2 : 1) * nnz * item <= room ? groups : 1;
   return plan;
 }

@@ -241,7 +241,7 @@ def test_settings_are_the_authors() -> None:
         for method in simulated.METHODS
     }
     assert cycles == {"dfp": [6, 1, 6], "dpf": [1, 1, 1]}
-    assert [found[f"example{n}-dpf-r0"]["spike_decay"] for n in (1, 2, 3)] == [1.0, 1.0, 0.2]
+    assert [found[f"example{n}-dpf-r0"]["spike_decay"] for n in (1, 2, 3)] == [1.0, 4.0, 0.2]
     assert [found[f"example{n}-dpf-r0"]["warmup_epochs"] for n in (1, 2, 3)] == [50, 200, 50]
     assert [found[f"example{n}-dpf-r0"]["epochs"] for n in (1, 2, 3)] == [3000, 6000, 3000]
     assert found["example2-dfp-r0"]["rounds"] == [[150, 3], [1000, 1]]

@@ -10,8 +10,8 @@ of training sets (docs/results.md):
   grows a hundredfold for a while, and now and then a unit dies for good.
 - The spike of Example 3, δ₀/N = 0.05 for the authors' 0.01, with which columns of noise took
   thousands of epochs to leave.
-- The spike of DPF, δ₀/N = 1 (0.2 in Example 3, where gradients are smaller), and its λ₂, which is
-  λ₁. Masked weights do not touch the loss, so that under Eq. (8) each drifts towards g/(δ₀/N), g
+- The spike of DPF, δ₀/N = 1 (0.2 in Example 3, where gradients are smaller, 4 in Example 2, where
+  the error jumps now and then and gradients with it), and its λ₂, which is λ₁. Masked weights do not touch the loss, so that under Eq. (8) each drifts towards g/(δ₀/N), g
   being its gradient there, and comes back where that exceeds √λ₂. With the authors' 0.01 and √λ₂ =
   0.03 the sampling noise of the gradient alone (2/√N = 0.02 in Example 1) brings nearly all inputs
   back; with 1 and 0.1 it takes a gradient above 0.1. A group between the two thresholds would be
@@ -79,6 +79,7 @@ SETTINGS_OF = {
         lr=0.01,
         slab_decay=5e-4,
         spike_threshold=1e-2,
+        dpf_spike_decay=4.0,
         dpf_warmup_epochs=200,
         cycles=1,
     ),
