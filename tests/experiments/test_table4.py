@@ -232,7 +232,7 @@ def test_settings_are_the_authors() -> None:
     ]
     config = simulated.method_of(last, problem).config
     assert (config.lr, config.weight_decay, config.spike_threshold) == (0.01, 5e-4, 1e-2)
-    assert (config.spike_decay, config.prune_threshold) == (1.0, 1e-2)
+    assert (config.spike_decay, config.prune_threshold) == (4.0, 1e-2)
     spikes = [task.settings["spike_decay"] for task in tasks[:3]]
     assert spikes == [1e-2, 1e-2, 5e-2]  # DFP: the authors', but for Example 3
     found = {task.name: task.settings for task in tasks}

@@ -11,11 +11,12 @@ of training sets (docs/results.md):
 - The spike of Example 3, δ₀/N = 0.05 for the authors' 0.01, with which columns of noise took
   thousands of epochs to leave.
 - The spike of DPF, δ₀/N = 1 (0.2 in Example 3, where gradients are smaller, 4 in Example 2, where
-  the error jumps now and then and gradients with it), and its λ₂, which is λ₁. Masked weights do not touch the loss, so that under Eq. (8) each drifts towards g/(δ₀/N), g
-  being its gradient there, and comes back where that exceeds √λ₂. With the authors' 0.01 and √λ₂ =
-  0.03 the sampling noise of the gradient alone (2/√N = 0.02 in Example 1) brings nearly all inputs
-  back; with 1 and 0.1 it takes a gradient above 0.1. A group between the two thresholds would be
-  in the network and under that strong spike; with λ₂ = λ₁ there is none.
+  the error jumps now and then and gradients with it), and its λ₂, which is λ₁. Masked weights do
+  not touch the loss, so that under Eq. (8) each drifts towards g/(δ₀/N), g being its gradient
+  there, and comes back where that exceeds √λ₂. With the authors' 0.01 and √λ₂ = 0.03 the sampling
+  noise of the gradient alone (2/√N = 0.02 in Example 1) brings nearly all inputs back; with 1 and
+  0.1 it takes a gradient above 0.1. A group between the two thresholds would be in the network and
+  under that strong spike; with λ₂ = λ₁ there is none.
 - A warm-up of 200 epochs for DPF in Example 2: after 50, columns of variables that matter in
   interactions only are still below that λ₂, and masked they have next to no gradient to come back.
 - One cycle under DPF: at a restart gradients are large for a while, and all inputs come back.
