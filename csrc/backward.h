@@ -142,10 +142,10 @@ void reduce_queue(const T* queue, int64_t count, T* dmean, T* dvariance) {
 // The pattern in backward order as the loops read it, made once per call.
 template <class T>
 struct BackwardOrder {
-  int64_t blocks;  // of rows
-  int64_t* bound;           // [columns][blocks + 1] of the weights that meet a block
-  int32_t* offset;          // [nnz] of the gradients that a weight meets
-  T* weight;                // [nnz] means, or means and variances in turn
+  int64_t blocks;   // of rows
+  int64_t* bound;   // [columns][blocks + 1] of the weights that meet a block
+  int32_t* offset;  // [nnz] of the gradients that a weight meets
+  T* weight;        // [nnz] means, or means and variances in turn
 };
 
 template <class T>
@@ -372,13 +372,13 @@ inline int64_t channels_at_once(const GsGeometry& g, const BackwardPlan& plan, i
 
 template <class T, bool DUAL>
 BackwardOrder<T> order_columns(const GsGeometry& g, const GsPattern& pattern, const GsBackward& call,
-                         const BackwardPlan& plan, int threads) {
+                               const BackwardPlan& plan, int threads) {
   const int64_t kinds = static_cast<int64_t>(plan.phase.size()), taps = volume(g.kernel);
   const int64_t outputs = g.outputs / g.groups, per_group = g.channels / g.groups * kinds;
   const int64_t columns = g.channels * kinds, blocks = ceil_div(outputs, plan.block_rows);
   const BackwardOrder<T> to{blocks, shared_buffer(BOUNDS).as<int64_t>(columns * (blocks + 1)),
-                      shared_buffer(OFFSETS).as<int32_t>(pattern.nnz),
-                      shared_buffer(WEIGHTS).as<T>((DUAL ? 2 : 1) * pattern.nnz)};
+                            shared_buffer(OFFSETS).as<int32_t>(pattern.nnz),
+                            shared_buffer(WEIGHTS).as<T>((DUAL ? 2 : 1) * pattern.nnz)};
   const T* mean = static_cast<const T*>(call.mean);
   const T* variance = static_cast<const T*>(call.variance);
   const int64_t tasks = std::min(columns, pattern.nnz / WEIGHTS_PER_TASK + 1);
