@@ -24,7 +24,7 @@ enum Mode { ROWS, BATCH, FLAT };
 constexpr int64_t SLAB_VECTORS = 10 * 1024;  // of a packed tile, meant to stay in L2
 constexpr int64_t MIN_BLOCK = 64;            // vectors of positions per block, at least
 constexpr int64_t TILE_EXAMPLES = 128;       // of ROWS, at most
-constexpr int64_t PAIRED_TILE = 4 << 20;    // bytes of a thread's tile for which FLAT is given up
+constexpr int64_t PAIRED_TILE = 4 << 20;     // bytes of a thread's tile for which FLAT is given up
 
 struct TooLarge : std::runtime_error {
   using std::runtime_error::runtime_error;
