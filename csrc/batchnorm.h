@@ -1,6 +1,6 @@
-// Batch normalisation over [batch][channel][size] in training: statistics, output and gradients,
-// a few channels at a time, so that all passes but the first find them in the cache. Included inside
-// the namespace of the instruction set.
+// Batch normalisation over [batch][channel][size], with a residual and a ReLU in the same pass. In
+// training statistics, output and gradients come a few channels at a time, so that all passes but the
+// first find them in the cache. Included inside the namespace of the instruction set.
 
 // Channels that one task takes: at least a page of neighbouring values per example.
 inline int64_t channels_per_task(const GsBatchNorm& b) {
@@ -63,11 +63,46 @@ inline void each_vector(const GsBatchNorm& b, int64_t first, int64_t last, F fn)
     }
 }
 
+// NaN stays NaN, as torch's does.
+template <class T>
+inline typename Simd<T>::V rectified(typename Simd<T>::V v) {
+  const typename Simd<T>::V zero = {};
+  return v < zero ? zero : v;
+}
+
+// What follows the normalisation of `n` values at an offset.
+template <class T>
+inline void finish_batchnorm(const GsBatchNorm& b, int64_t at, int64_t n, typename Simd<T>::V v) {
+  if (b.residual) v += load_some(static_cast<const T*>(b.residual) + at, n);
+  store_some(static_cast<T*>(b.y) + at, b.relu ? rectified<T>(v) : v, n);
+}
+
+// Evaluation: rows [first, last) of [batch * channels], given weight / sqrt(variance + eps) [channels].
+template <class T>
+void batchnorm_rows(const GsBatchNorm& b, const T* scale, int64_t first, int64_t last) {
+  const T* x = static_cast<const T*>(b.x);
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t c = row % b.channels;
+    const T mean = static_cast<const T*>(b.mean)[c], bias = static_cast<const T*>(b.bias)[c];
+    for (int64_t i = 0; i < b.size; i += Simd<T>::L) {
+      const int64_t at = row * b.size + i, n = b.size - i;
+      finish_batchnorm<T>(b, at, n, (load_some(x + at, n) - mean) * scale[c] + bias);
+    }
+  }
+}
+
+template <class T>
+void batchnorm_scales(const GsBatchNorm& b, T* scale) {
+  for (int64_t c = 0; c < b.channels; ++c) {
+    const auto of = [&](const void* p) { return static_cast<double>(static_cast<const T*>(p)[c]); };
+    scale[c] = static_cast<T>(of(b.weight) / std::sqrt(of(b.variance) + b.eps));
+  }
+}
+
 template <class T>
 void batchnorm_forward(const GsBatchNorm& b, int64_t first, int64_t last) {
   using V = typename Simd<T>::V;
   const T* x = static_cast<const T*>(b.x);
-  T* y = static_cast<T*>(b.y);
   T* mean = static_cast<T*>(b.mean) + first;
   T* variance = static_cast<T*>(b.variance) + first;
   T* inverse = static_cast<T*>(b.inverse) + first;
@@ -91,27 +126,34 @@ void batchnorm_forward(const GsBatchNorm& b, int64_t first, int64_t last) {
     scale[channels + c] = static_cast<const T*>(b.bias)[first + c];
   }
   each_vector<T>(b, first, last, [&](int64_t c, int64_t at, int64_t n) {
-    const V v = (load_some(x + at, n) - mean[c]) * scale[c] + scale[channels + c];
-    store_some(y + at, v, n);
+    finish_batchnorm<T>(b, at, n, (load_some(x + at, n) - mean[c]) * scale[c] + scale[channels + c]);
   });
 }
 
-// With z = (x - mean) * inverse: dbias = sum g, dweight = sum g z and
+// The gradient before the ReLU, `n` values at an offset.
+template <class T>
+inline typename Simd<T>::V before_relu(const GsBatchNorm& b, int64_t at, int64_t n) {
+  const typename Simd<T>::V zero = {}, g = load_some(static_cast<const T*>(b.gradient) + at, n);
+  if (!b.relu) return g;
+  return load_some(static_cast<const T*>(b.y) + at, n) <= zero ? zero : g;
+}
+
+// With g the gradient before the ReLU and z = (x - mean) * inverse: dresidual = g, dbias = sum g, dweight = sum g z and
 // dx = weight * inverse * (g - dbias / n - z * dweight / n).
 template <class T>
 void batchnorm_backward(const GsBatchNorm& b, int64_t first, int64_t last) {
   using V = typename Simd<T>::V;
   const T* x = static_cast<const T*>(b.x);
-  const T* g = static_cast<const T*>(b.gradient);
   const T* mean = static_cast<const T*>(b.mean) + first;
   const T* inverse = static_cast<const T*>(b.inverse) + first;
   T* dx = static_cast<T*>(b.dx);
+  T* dresidual = static_cast<T*>(b.dresidual);
   const double count = static_cast<double>(b.batch * b.size);
   const int64_t channels = last - first;
   double* sum = local_buffer(CURSOR).as<double>(2 * channels);
   double* product = sum + channels;
   sum_channels<T, 2>(b, first, last, sum, [&](int64_t c, int64_t at, int64_t n, V* add) {
-    add[0] = load_some(g + at, n);
+    add[0] = before_relu<T>(b, at, n);
     add[1] = add[0] * (load_some(x + at, n) - mean[c]);
   });
   T* factor = local_buffer(QUEUE).as<T>(3 * channels);
@@ -125,10 +167,11 @@ void batchnorm_backward(const GsBatchNorm& b, int64_t first, int64_t last) {
     factor[3 * c + 1] = static_cast<T>(scale * sum[c] / count);
     factor[3 * c + 2] = static_cast<T>(scale * dweight * static_cast<double>(inverse[c]) / count);
   }
-  if (!dx) return;
+  if (!dx && !dresidual) return;
   each_vector<T>(b, first, last, [&](int64_t c, int64_t at, int64_t n) {
     const T* f = factor + 3 * c;
-    const V v = load_some(g + at, n) * f[0] - f[1] - (load_some(x + at, n) - mean[c]) * f[2];
-    store_some(dx + at, v, n);
+    const V g = before_relu<T>(b, at, n);
+    if (dresidual) store_some(dresidual + at, g, n);
+    if (dx) store_some(dx + at, g * f[0] - f[1] - (load_some(x + at, n) - mean[c]) * f[2], n);
   });
 }

@@ -139,15 +139,20 @@ struct GsPosterior {
 };
 GS_API int gs_posterior(int dtype, const GsPosterior*, double* sum, int threads);
 
-// Batch normalisation of contiguous x [batch][channels][size] by the batch's own statistics.
-//   forward   (gradient null): y, mean, variance (biased) and inverse = 1 / sqrt(variance + eps)
-//   backward  (gradient):      dx (or null), dweight, dbias from x, mean and inverse
+// Batch normalisation of contiguous x [batch][channels][size], and what follows it in residual
+// networks: y = normalised x (+ residual, unless null), rectified if `relu`.
+//   training   (gradient null): y, mean, variance (biased) and inverse = 1 / sqrt(variance + eps)
+//   evaluation (`evaluates`):   y by the mean and variance that are given
+//   backward   (gradient):      dx (or null), dweight, dbias and dresidual (or null) from x, mean and
+//                               inverse, and from y if `relu`
 struct GsBatchNorm {
   int64_t batch, channels, size;
+  int64_t relu, evaluates;
   double eps;
   const void* x;
   const void* weight;
   const void* bias;
+  const void* residual;
   const void* gradient;
   void* y;
   void* mean;
@@ -156,6 +161,7 @@ struct GsBatchNorm {
   void* dx;
   void* dweight;
   void* dbias;
+  void* dresidual;
 };
 GS_API int gs_batchnorm(int dtype, const GsBatchNorm*, int threads);
 

@@ -77,6 +77,15 @@ void batchnorm(int dtype, const GsBatchNorm& b, int threads) {
   const int64_t step = channels_per_task(b);
   const auto run = [&](auto item) {
     using T = decltype(item);
+    if (b.evaluates) {
+      T* scale = shared_buffer(WEIGHTS).as<T>(b.channels);
+      batchnorm_scales<T>(b, scale);
+      const int64_t rows = b.batch * b.channels, few = ceil_div(1 << 14, b.size);
+      parallel_for(ceil_div(rows, few), threads, [&](int64_t task) {
+        batchnorm_rows<T>(b, scale, task * few, std::min(rows, (task + 1) * few));
+      });
+      return;
+    }
     parallel_for(ceil_div(b.channels, step), threads, [&](int64_t task) {
       const int64_t first = task * step, last = std::min(b.channels, first + step);
       b.gradient ? batchnorm_backward<T>(b, first, last) : batchnorm_forward<T>(b, first, last);

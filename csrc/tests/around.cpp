@@ -66,31 +66,40 @@ void posterior(int dtype, int64_t count, int threads, const char* where) {
   CHECK(near(static_cast<T>(sum), total, std::abs(total) + 1e-300));
 }
 
+// With a residual and a ReLU, or without both.
 template <class T>
-void batchnorm(int dtype, int64_t batch, int64_t channels, int64_t size, int threads,
+void batchnorm(int dtype, int64_t batch, int64_t channels, int64_t size, bool relu, int threads,
                const char* where) {
   const size_t n = static_cast<size_t>(batch * channels * size), c = static_cast<size_t>(channels);
   const auto x = random<T>(n, 5.0, 2.0, 4), g = random<T>(n, 0.1, 1.0, 5);
   const auto weight = random<T>(c, 1.0, 0.5, 6), bias = random<T>(c, 0.0, 1.0, 7);
-  std::vector<T> y(n, T(NAN)), dx(y), mean(c, T(NAN)), variance(mean), inverse(mean), dweight(mean),
-      dbias(mean);
+  const auto residual = random<T>(n, 0.0, 1.0, 8);
+  std::vector<T> y(n, T(NAN)), dx(y), dresidual(y), evaluated(y), mean(c, T(NAN)), variance(mean),
+      inverse(mean), dweight(mean), dbias(mean);
   GsBatchNorm call{};
   call.batch = batch;
   call.channels = channels;
   call.size = size;
+  call.relu = relu;
   call.eps = 1e-5;
   call.x = x.data();
   call.weight = weight.data();
   call.bias = bias.data();
+  call.residual = relu ? residual.data() : nullptr;
   call.y = y.data();
   call.mean = mean.data();
   call.variance = variance.data();
   call.inverse = inverse.data();
   CHECK(gs_batchnorm(dtype, &call, threads) == GS_OK);
+  GsBatchNorm again = call;
+  again.evaluates = 1;
+  again.y = evaluated.data();
+  CHECK(gs_batchnorm(dtype, &again, threads) == GS_OK);
   call.gradient = g.data();
   call.dx = dx.data();
   call.dweight = dweight.data();
   call.dbias = dbias.data();
+  call.dresidual = relu ? dresidual.data() : nullptr;
   CHECK(gs_batchnorm(dtype, &call, threads) == GS_OK);
   const double count = static_cast<double>(batch * size);
   for (int64_t channel = 0; channel < channels; ++channel) {
@@ -104,18 +113,24 @@ void batchnorm(int dtype, int64_t batch, int64_t channels, int64_t size, int thr
     each([&](size_t i) { centre += x[i] / count; });
     each([&](size_t i) { spread += (x[i] - centre) * (x[i] - centre) / count; });
     const double root = 1 / std::sqrt(spread + call.eps);
+    // Whether the output is positive is taken from it: rounding may decide.
+    const auto upstream = [&](size_t i) { return relu && y[i] <= 0 ? 0.0 : static_cast<double>(g[i]); };
     each([&](size_t i) {
-      sum += g[i];
-      product += g[i] * (x[i] - centre) * root;
+      sum += upstream(i);
+      product += upstream(i) * (x[i] - centre) * root;
     });
     CHECK(near(mean[k], centre, 10));
     CHECK(near(variance[k], spread, 10));
     CHECK(near(dbias[k], sum, 10 * count));
     CHECK(near(dweight[k], product, 10 * count));
     each([&](size_t i) {
-      const double z = (x[i] - centre) * root;
-      CHECK(near(y[i], weight[k] * z + bias[k], 100));
-      CHECK(near(dx[i], weight[k] * root * (g[i] - sum / count - z * product / count), 100 * (1 + root)));
+      const double z = (x[i] - centre) * root, whole = weight[k] * z + bias[k];
+      const double expected = relu ? std::max(0.0, whole + residual[i]) : whole;
+      CHECK(near(y[i], expected, 100));
+      CHECK(near(evaluated[i], expected, 100));
+      CHECK(near(dx[i], weight[k] * root * (upstream(i) - sum / count - z * product / count),
+                 100 * (1 + root)));
+      if (relu) CHECK(static_cast<double>(dresidual[i]) == upstream(i));
     });
   }
 }
@@ -132,7 +147,9 @@ void test_posterior() {
 void test_batchnorm() {
   const int64_t shapes[][3] = {{2, 1, 1}, {5, 3, 7}, {3, 70, 16}, {33, 2, 1100}, {300, 5, 1}};
   for (const auto& shape : shapes) {
-    batchnorm<float>(GS_FLOAT32, shape[0], shape[1], shape[2], 2, "float batchnorm");
-    batchnorm<double>(GS_FLOAT64, shape[0], shape[1], shape[2], 8, "double batchnorm");
+    for (bool relu : {false, true}) {
+      batchnorm<float>(GS_FLOAT32, shape[0], shape[1], shape[2], relu, 2, "float batchnorm");
+      batchnorm<double>(GS_FLOAT64, shape[0], shape[1], shape[2], relu, 8, "double batchnorm");
+    }
   }
 }

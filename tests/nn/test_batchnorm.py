@@ -118,7 +118,9 @@ def test_autograd_and_operator_checks():
     x = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
     layer = pair((3, 2, 4))[1]
     assert torch.autograd.gradcheck(layer, (x,))
-    opcheck(torch.ops.gossamer.batchnorm.default, (x, *layer.parameters(), 1e-5))
+    operator = torch.ops.gossamer.batchnorm.default
+    opcheck(operator, (x, *layer.parameters(), None, 1e-5, False))
+    opcheck(operator, (x, *layer.parameters(), torch.randn_like(x, requires_grad=True), 1e-5, True))
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])

@@ -10,7 +10,9 @@ from torch.nn import functional as F
 import gossamer as gs
 from cases.zoo import BACKENDS, LAYERS, ids
 from gossamer.errors import InvalidValue
+from gossamer.models import BatchNormReLU2d
 from gossamer.nn import BayesianLayer
+from gossamer.nn.batchnorm import use_native_batchnorm
 from gossamer.predict.moments import Moments, rule_of
 from gossamer.predict.propagate import propagate, record
 
@@ -77,6 +79,52 @@ def test_batch_norm_by_its_jacobian(kind, shape, affine):
         nn.init.normal_(module.weight)
     x = some(shape)
     assert_same(through(module.eval(), x), by_jacobian(module, x))
+
+
+def relu_tail(*, native: bool) -> BatchNormReLU2d:
+    norm = BatchNormReLU2d(3).double()
+    norm(3 * torch.randn(8, 3, 4, 4).double() + 1)
+    nn.init.normal_(norm.weight)
+    holder = nn.Sequential(norm)
+    if native:
+        use_native_batchnorm(holder)
+    return holder[0].eval()
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("fixed", ["", "x", "residual", "no residual"])
+def test_batch_norm_with_relu_is_its_steps(fixed, native):
+    norm = relu_tail(native=native)
+    plain = nn.BatchNorm2d(3).double().eval()
+    plain.load_state_dict(norm.state_dict())
+    x, residual = some((2, 3, 4, 4)), some((2, 3, 4, 4)).each(lambda part: part.flip(0))
+    parts = {"x": x, "residual": residual}
+    if fixed in parts:
+        parts[fixed] = Moments(parts[fixed].mean, torch.zeros_like(residual.mean))
+    y = through(plain, parts["x"])
+    if fixed != "no residual":
+        other = parts["residual"]
+        y = Moments(y.mean + other.mean, y.variance + other.variance)
+    given = [parts[n].mean if n == fixed else parts[n] for n in ("x", "residual")]
+    given = given[:1] if fixed == "no residual" else given
+    with torch.no_grad():
+        assert_same(rule_of(norm)(norm, *given), through(nn.ReLU(), y))
+
+
+def test_a_residual_block_with_a_relu_of_its_norm():
+    class Block(nn.Module):
+        def __init__(self, tail):
+            super().__init__()
+            self.conv, self.tail = nn.Conv2d(3, 3, 3, padding=1), tail
+
+        def forward(self, x):
+            return self.tail(self.conv(x), x)
+
+    net = gs.to_bayesian(Block(relu_tail(native=False)).double(), 0.3, posterior_std=0.3).eval()
+    x = some((2, 3, 4, 4)).mean
+    with torch.no_grad():
+        expected = rule_of(net.tail)(net.tail, through(net.conv, x), x)
+        assert_same(propagate(record(net), x), expected)
 
 
 class TestSparseLayers:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from .batchnorm_relu import BatchNormReLU2d
 from .checks import invalid, one_of, positive_int
 from .lenet import lenet
 from .mlp import mlp
@@ -23,6 +24,7 @@ from .wide_resnet import wide_resnet, wrn_28_10
 
 __all__ = [
     "MODELS",
+    "BatchNormReLU2d",
     "build_model",
     "lenet",
     "mlp",

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .batchnorm_relu import BatchNormReLU2d
 from .checks import one_of, positive_int
 
 _STEMS = ("cifar", "imagenet")
@@ -61,17 +62,15 @@ class BasicBlock(nn.Module):
     def __init__(self, n_in: int, width: int, stride: int, shortcut: str) -> None:
         super().__init__()
         self.conv1 = _convolution(n_in, width, 3, stride)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = BatchNormReLU2d(width)
         self.conv2 = _convolution(width, width, 3)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU()
+        self.bn2 = BatchNormReLU2d(width)
         self.shortcut = _shortcut(shortcut, n_in, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, n_in, H, W] to [B, width, H / stride, W / stride]."""
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        out: Tensor = self.relu(y + self.shortcut(x))
+        y = self.bn1(self.conv1(x))
+        out: Tensor = self.bn2(self.conv2(y), self.shortcut(x))
         return out
 
 
@@ -88,20 +87,17 @@ class Bottleneck(nn.Module):
         super().__init__()
         n_out = width * self.expansion
         self.conv1 = _convolution(n_in, width, 1)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = BatchNormReLU2d(width)
         self.conv2 = _convolution(width, width, 3, stride)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = BatchNormReLU2d(width)
         self.conv3 = _convolution(width, n_out, 1)
-        self.bn3 = nn.BatchNorm2d(n_out)
-        self.relu = nn.ReLU()
+        self.bn3 = BatchNormReLU2d(n_out)
         self.shortcut = _shortcut(shortcut, n_in, n_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, n_in, H, W] to [B, 4 * width, H / stride, W / stride]."""
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        out: Tensor = self.relu(y + self.shortcut(x))
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x))))
+        out: Tensor = self.bn3(self.conv3(y), self.shortcut(x))
         return out
 
 
@@ -140,7 +136,7 @@ class ResNet(nn.Module):
         else:
             entry = [_convolution(in_channels, width, 7, stride=2)]
             pool = [nn.MaxPool2d(3, stride=2, padding=1)]
-        self.stem = nn.Sequential(*entry, nn.BatchNorm2d(width), nn.ReLU(), *pool)
+        self.stem = nn.Sequential(*entry, BatchNormReLU2d(width), *pool)
         stages: list[nn.Module] = []
         channels = width
         for index, count in enumerate(blocks):

@@ -1,6 +1,7 @@
-"""Batch normalisation by the batch's own statistics, on the native engine.
+"""Batch normalisation on the native engine, with the residual and the ReLU that may follow it.
 
-torch's own reads every value several times from memory, in one thread: dear beside sparse products.
+torch's own reads every value several times from memory in training, in one thread, and the sum and
+the ReLU read and write all of them again: dear beside sparse products.
 """
 
 from __future__ import annotations
@@ -29,26 +30,64 @@ def runs_batchnorm(x: Tensor, *parameters: Tensor) -> bool:
     )
 
 
-def batchnorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The normalised input, and the batch's mean and biased variance ``[C]`` (not differentiable).
+def batchnorm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    *,
+    residual: Tensor | None = None,
+    relu: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The input normalised by its own statistics, and those: mean and biased variance ``[C]``.
+
+    The statistics are not differentiable.
 
     Args:
         x: ``[B, C, ...]``, contiguous.
         weight: ``[C]``.
         bias: ``[C]``.
         eps: Added to the variance.
+        residual: As ``x``; added to the result.
+        relu: Whether the sum is rectified.
     """
     run: Any = _batchnorm if torch.compiler.is_compiling() else _BatchNorm.apply
-    y, mean, variance, _ = run(x, weight, bias, eps)
+    y, mean, variance, _ = run(x, weight, bias, residual, eps, relu)
     return y, mean, variance
 
 
-def _call(x: Tensor, *, eps: float = 0.0, **tensors: Tensor | None) -> None:
+def batchnorm_relu_by(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    residual: Tensor | None,
+) -> Tensor:
+    """relu(normalised x + residual) by given statistics ``[C]``; has no gradient."""
+    y = torch.empty_like(x)
+    parts = {"mean": mean, "variance": variance, "weight": weight, "bias": bias}
+    contiguous = {name: tensor.contiguous() for name, tensor in parts.items()}
+    _call(x, eps=eps, relu=True, evaluates=True, residual=residual, y=y, **contiguous)
+    return y
+
+
+def _call(
+    x: Tensor,
+    *,
+    eps: float = 0.0,
+    relu: bool = False,
+    evaluates: bool = False,
+    **tensors: Tensor | None,
+) -> None:
     batch, channels = x.shape[:2]
     call = native.BatchNorm(
         batch=batch,
         channels=channels,
         size=x.numel() // (batch * channels),
+        relu=relu,
+        evaluates=evaluates,
         eps=eps,
         x=x.data_ptr(),
         **{name: native.address(tensor) for name, tensor in tensors.items()},
@@ -59,7 +98,7 @@ def _call(x: Tensor, *, eps: float = 0.0, **tensors: Tensor | None) -> None:
 
 
 def _run(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
     y = torch.empty_like(x)
@@ -67,8 +106,10 @@ def _run(
     _call(
         x,
         eps=eps,
+        relu=relu,
         weight=weight,
         bias=bias,
+        residual=None if residual is None else (residual := residual.contiguous()),
         y=y,
         mean=mean,
         variance=variance,
@@ -78,22 +119,33 @@ def _run(
 
 
 def _run_backward(
-    gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, inverse: Tensor, needs_dx: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
+    y: Tensor | None,
+    needs_dx: bool,
+    needs_dresidual: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x, weight, gradient = x.contiguous(), weight.contiguous(), gradient.contiguous()
     dx = torch.empty(x.shape if needs_dx else [0], dtype=x.dtype)
+    dresidual = torch.empty(x.shape if needs_dresidual else [0], dtype=x.dtype)
     dweight, dbias = torch.empty_like(mean), torch.empty_like(mean)
     _call(
         x,
+        relu=y is not None,
         weight=weight,
         gradient=gradient,
+        y=None if y is None else (y := y.contiguous()),
         mean=mean,
         inverse=inverse,
         dx=dx,
         dweight=dweight,
         dbias=dbias,
+        dresidual=dresidual,
     )
-    return dx, dweight, dbias
+    return dx, dweight, dbias, dresidual
 
 
 _batchnorm = torch.library.custom_op("gossamer::batchnorm", _run, mutates_args=())
@@ -101,30 +153,47 @@ _backward = torch.library.custom_op("gossamer::batchnorm_backward", _run_backwar
 
 
 @_batchnorm.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     mean, variance, inverse = (x.new_empty(x.shape[1]) for _ in range(3))
     return torch.empty_like(x, memory_format=torch.contiguous_format), mean, variance, inverse
 
 
 @_backward.register_fake
 def _(
-    gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, inverse: Tensor, needs_dx: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    dx = x.new_empty(x.shape if needs_dx else [0])
-    return dx, torch.empty_like(mean), torch.empty_like(mean)
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
+    y: Tensor | None,
+    needs_dx: bool,
+    needs_dresidual: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dx, dresidual = (x.new_empty(x.shape if n else [0]) for n in (needs_dx, needs_dresidual))
+    return dx, torch.empty_like(mean), torch.empty_like(mean), dresidual
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, _, _ = inputs
-    _, mean, variance, inverse = output
-    ctx.save_for_backward(x, weight, mean, inverse)
+    x, weight, _, _, _, relu = inputs
+    y, mean, variance, inverse = output
+    # The next layer keeps y too: where it is positive costs no memory.
+    ctx.save_for_backward(x, weight, mean, inverse, y if relu else None)
     ctx.mark_non_differentiable(mean, variance, inverse)
 
 
-def _gradients(ctx: Any, run: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
-    needs_dx = ctx.needs_input_grad[0]
-    dx, dweight, dbias = run(gradient, *ctx.saved_tensors, needs_dx)
-    return dx if needs_dx else None, dweight, dbias, None
+def _gradients(ctx: Any, run: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    needs_dx, needs_dresidual = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+    dx, dweight, dbias, dresidual = run(gradient, *ctx.saved_tensors, needs_dx, needs_dresidual)
+    return (
+        dx if needs_dx else None,
+        dweight,
+        dbias,
+        dresidual if needs_dresidual else None,
+        None,
+        None,
+    )
 
 
 _batchnorm.register_autograd(
@@ -137,15 +206,19 @@ class _BatchNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        residual: Tensor | None,
+        eps: float,
+        relu: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        output = _run(x, weight, bias, eps)
-        _keep(ctx, (x, weight, bias, eps), output)
+        output = _run(x, weight, bias, residual, eps, relu)
+        _keep(ctx, (x, weight, bias, residual, eps, relu), output)
         return output
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, gradient: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         return _gradients(ctx, _run_backward, gradient)

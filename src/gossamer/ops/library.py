@@ -155,10 +155,13 @@ class BatchNorm(Structure):
         ("batch", c_int64),
         ("channels", c_int64),
         ("size", c_int64),
+        ("relu", c_int64),
+        ("evaluates", c_int64),
         ("eps", c_double),
         ("x", c_void_p),
         ("weight", c_void_p),
         ("bias", c_void_p),
+        ("residual", c_void_p),
         ("gradient", c_void_p),
         ("y", c_void_p),
         ("mean", c_void_p),
@@ -167,6 +170,7 @@ class BatchNorm(Structure):
         ("dx", c_void_p),
         ("dweight", c_void_p),
         ("dbias", c_void_p),
+        ("dresidual", c_void_p),
     )
 
 

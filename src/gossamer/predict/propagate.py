@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from gossamer.errors import InvalidValue
+from gossamer.models import BatchNormReLU2d
 from gossamer.nn import BayesianLayer
 from gossamer.predict.moments import RULES, Moments, rule_of
 
@@ -114,9 +115,10 @@ class _Carrier(fx.Interpreter):
         if not (_is_random(args, kwargs) or isinstance(module, BayesianLayer)):
             return module(*args, **kwargs)
         rule = rule_of(module)
-        if rule is None or len(args) != 1 or kwargs:
+        most = 2 if isinstance(module, BatchNormReLU2d) else 1
+        if rule is None or not 0 < len(args) <= most or kwargs:
             raise _unknown(f"module {target.removeprefix('0.')}", type(module).__name__)
-        return rule(module, args[0])
+        return rule(module, *args)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By the function's rule."""
