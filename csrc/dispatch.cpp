@@ -50,7 +50,7 @@ int guarded(F&& body) {
 }
 
 constexpr int64_t NORMALS_PER_TASK = 1 << 14;  // a multiple of a block
-constexpr int64_t WEIGHTS_PER_TASK = 1 << 13;
+constexpr int64_t WEIGHTS_PER_TASK = 1 << 11;  // layers of some 10,000 weights: parts for all threads
 
 size_t item_size(int dtype) { return dtype == GS_FLOAT64 ? 8 : 4; }
 
@@ -111,7 +111,7 @@ GS_API int gs_posterior(int dtype, const GsPosterior* p, double* sum, int thread
       here.count = std::min(gs::WEIGHTS_PER_TASK, p->count - from);
       for (const void** array : {&here.mean, &here.raw, &here.dvariance})
         if (*array) *array = static_cast<const char*>(*array) + skip;
-      for (void** array : {&here.variance, &here.dmean, &here.draw})
+      for (void** array : {&here.variance, &here.draw})
         if (*array) *array = static_cast<char*>(*array) + skip;
       part[static_cast<size_t>(task)] = gs::isa().posterior(dtype, here);
     });

@@ -63,11 +63,8 @@ double posterior(int dtype, const GsPosterior& p) {
       case GS_VARIANCE_BACKWARD:
         variances_backward(p.count, raw, static_cast<const T*>(p.dvariance), draw);
         return 0.0;
-      case GS_KL:
-        return kl(p.count, mean, raw, p.prior);
       default:
-        kl_backward(p.count, mean, raw, p.prior, p.scale, static_cast<T*>(p.dmean), draw);
-        return 0.0;
+        return kl(p.count, mean, raw, p.prior, draw);
     }
   };
   return dtype == GS_FLOAT64 ? run(double{}) : run(float{});

@@ -102,32 +102,23 @@ void variances_backward(int64_t n, const T* raw, const T* gradient, T* draw) {
 }
 
 // Sum of KL(N(mean, std^2) || N(0, prior^2)) = (t^2 - 1) / 2 - ln t + (mean / prior)^2 / 2 with
-// t = std / prior. What cancels near t = 1 is beyond the digits of a double sum.
+// t = std / prior. What cancels near t = 1 is beyond the digits of a double sum. And, unless null, the
+// gradient of the raw parameters (that of the means is mean / prior^2).
 template <class T>
-double kl(int64_t n, const T* mean, const T* raw, double prior) {
+double kl(int64_t n, const T* mean, const T* raw, double prior, T* draw) {
   Doubles sum = {};
   const double inverse = 1.0 / prior;
   for (int64_t i = 0; i < n; i += DOUBLES) {
-    const Doubles t = std_of<T>(load_doubles(raw + i, n - i)).value * inverse;
-    const Doubles m = load_doubles(mean + i, n - i) * inverse;
-    Doubles one = 0.5 * (t * t - 1.0 + m * m) - log_of<T>(t);
+    const Std std = std_of<T>(load_doubles(raw + i, n - i));
+    const Doubles t = std.value * inverse, m = load_doubles(mean + i, n - i) * inverse;
+    // t^2 - 1 without the loss of digits near the prior
+    const Doubles excess = (std.value - prior) * (std.value + prior) * (inverse * inverse);
+    if (draw) store_doubles(draw + i, std.slope * excess / std.value, n - i);
+    Doubles one = 0.5 * (excess + m * m) - log_of<T>(t);
     for (int64_t lane = n - i; lane < DOUBLES; ++lane) one[lane] = 0.0;
     sum += one;
   }
   double total = 0.0;
   for (int lane = 0; lane < DOUBLES; ++lane) total += sum[lane];
   return total;
-}
-
-template <class T>
-void kl_backward(int64_t n, const T* mean, const T* raw, double prior, double scale, T* dmean,
-                 T* draw) {
-  const double precision = 1.0 / (prior * prior);
-  for (int64_t i = 0; i < n; i += DOUBLES) {
-    const Std std = std_of<T>(load_doubles(raw + i, n - i));
-    store_doubles(dmean + i, load_doubles(mean + i, n - i) * (scale * precision), n - i);
-    // std / prior^2 - 1 / std, without the loss of digits near the prior
-    const Doubles to_std = (std.value - prior) * (std.value + prior) * precision / std.value;
-    store_doubles(draw + i, scale * std.slope * to_std, n - i);
-  }
 }

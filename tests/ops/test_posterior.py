@@ -105,10 +105,24 @@ def test_operators_pass_torch_checks(dtype):
     mean = torch.randn(37, dtype=dtype, requires_grad=True)
     raw = torch.randn(37, dtype=dtype, requires_grad=True)
     opcheck(torch.ops.gossamer.variance.default, (raw,))
-    opcheck(torch.ops.gossamer.kl.default, (mean, raw, 0.2))
+    opcheck(torch.ops.gossamer.kl.default, (mean, raw, 0.2, True))
+    opcheck(torch.ops.gossamer.kl.default, (mean, raw.detach(), 0.2, False))
     if dtype is torch.float64:
         assert torch.autograd.gradcheck(posterior.variance, (raw,))
         assert torch.autograd.gradcheck(lambda m, r: posterior.kl_sum(m, r, 0.2), (mean, raw))
+
+
+def test_means_alone_have_a_gradient_too():
+    mean = torch.randn(9, requires_grad=True)
+    raw = torch.randn(9)
+    posterior.kl_sum(mean, raw, 0.5).backward()
+    torch.testing.assert_close(mean.grad, 4.0 * mean.detach())
+    assert raw.grad is None
+    std = raw.clone().requires_grad_()
+    posterior.kl_sum(mean.detach(), std, 0.5).backward()
+    expected = kl_to_prior(mean.detach(), std_from_raw(again := raw.clone().requires_grad_()), 0.5)
+    expected.sum().backward()
+    torch.testing.assert_close(std.grad, again.grad)
 
 
 def test_transforms_and_half_precision_take_the_plain_way():

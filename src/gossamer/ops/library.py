@@ -123,10 +123,8 @@ class Posterior(Structure):
         ("raw", c_void_p),
         ("dvariance", c_void_p),
         ("variance", c_void_p),
-        ("dmean", c_void_p),
         ("draw", c_void_p),
         ("prior", c_double),
-        ("scale", c_double),
     )
 
 

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from gossamer.core.gaussian import std_from_raw
 from gossamer.ops import library as native
 
-_VARIANCE, _VARIANCE_BACKWARD, _KL, _KL_BACKWARD = range(4)
+_VARIANCE, _VARIANCE_BACKWARD, _KL = range(3)
 
 
 def is_fused(*parameters: Tensor) -> bool:
@@ -50,7 +50,8 @@ def at_least_float32(x: Tensor) -> Tensor:
 def kl_sum(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
     """Σ KL(N(mean, softplus(raw)²) || N(0, prior_std²)), 0-d, summed in double."""
     run: Any = _kl if torch.compiler.is_compiling() else _KlSum.apply
-    found: Tensor = run(mean, raw, prior_std)
+    saves = torch.is_grad_enabled() and raw.requires_grad
+    found: Tensor = run(mean, raw, prior_std, saves)[0]
     return found
 
 
@@ -81,26 +82,12 @@ def run_variance_backward(raw: Tensor, gradient: Tensor) -> Tensor:
     return draw
 
 
-def _run_kl(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
+def _run_kl(mean: Tensor, raw: Tensor, prior_std: float, saves: bool) -> tuple[Tensor, Tensor]:
+    """The sum and, if it is kept, the gradient of ``raw``: one logarithm and softplus for both."""
     mean, raw = mean.contiguous(), raw.contiguous()
-    return raw.new_tensor(_call(raw, task=_KL, mean=mean.data_ptr(), prior=prior_std))
-
-
-def _run_kl_backward(
-    mean: Tensor, raw: Tensor, prior_std: float, gradient: Tensor
-) -> tuple[Tensor, Tensor]:
-    mean, raw = mean.contiguous(), raw.contiguous()
-    dmean, draw = torch.empty_like(mean), torch.empty_like(raw)
-    _call(
-        raw,
-        task=_KL_BACKWARD,
-        mean=mean.data_ptr(),
-        prior=prior_std,
-        scale=gradient.item(),
-        dmean=dmean.data_ptr(),
-        draw=draw.data_ptr(),
-    )
-    return dmean, draw
+    draw = raw.new_empty(raw.shape if saves else [0])
+    total = _call(raw, task=_KL, mean=mean.data_ptr(), prior=prior_std, draw=native.address(draw))
+    return raw.new_tensor(total), draw
 
 
 _variance = torch.library.custom_op("gossamer::variance", run_variance, mutates_args=())
@@ -108,7 +95,6 @@ _variance_backward = torch.library.custom_op(
     "gossamer::variance_backward", run_variance_backward, mutates_args=()
 )
 _kl = torch.library.custom_op("gossamer::kl", _run_kl, mutates_args=())
-_kl_backward = torch.library.custom_op("gossamer::kl_backward", _run_kl_backward, mutates_args=())
 
 
 @_variance.register_fake
@@ -122,32 +108,37 @@ def _(raw: Tensor, gradient: Tensor) -> Tensor:
 
 
 @_kl.register_fake
-def _(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
-    return raw.new_empty(())
-
-
-@_kl_backward.register_fake
-def _(mean: Tensor, raw: Tensor, prior_std: float, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(mean), torch.empty_like(raw)
+def _(mean: Tensor, raw: Tensor, prior_std: float, saves: bool) -> tuple[Tensor, Tensor]:
+    return raw.new_empty(()), raw.new_empty(raw.shape if saves else [0])
 
 
 def _keep_variance(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _keep_kl(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:2])
-    ctx.prior_std = inputs[2]
+def _keep_kl(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    mean, _, prior_std, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(mean, output[1])
+    ctx.precision = prior_std**-2
+
+
+def _kl_gradients(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    mean, draw = ctx.saved_tensors
+    needs_mean, needs_raw = ctx.needs_input_grad[:2]
+    return (
+        mean * (gradient * ctx.precision) if needs_mean else None,
+        draw * gradient if needs_raw else None,
+        None,
+        None,
+    )
 
 
 _variance.register_autograd(
     lambda ctx, gradient: _variance_backward(*ctx.saved_tensors, gradient),
     setup_context=_keep_variance,
 )
-_kl.register_autograd(
-    lambda ctx, gradient: (*_kl_backward(*ctx.saved_tensors, ctx.prior_std, gradient), None),
-    setup_context=_keep_kl,
-)
+_kl.register_autograd(_kl_gradients, setup_context=_keep_kl)
 
 
 class _Variance(torch.autograd.Function):
@@ -169,12 +160,14 @@ class _KlSum(torch.autograd.Function):
     """``gossamer::kl`` for eager code."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
-        _keep_kl(ctx, (mean, raw, prior_std), raw)
-        return _run_kl(mean, raw, prior_std)
+    def forward(
+        ctx: Any, mean: Tensor, raw: Tensor, prior_std: float, saves: bool
+    ) -> tuple[Tensor, Tensor]:
+        output = _run_kl(mean, raw, prior_std, saves)
+        _keep_kl(ctx, (mean, raw, prior_std, saves), output)
+        return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        mean, raw = ctx.saved_tensors
-        return (*_run_kl_backward(mean, raw, ctx.prior_std, gradient), None)
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        return _kl_gradients(ctx, gradient, _)
