@@ -1,6 +1,11 @@
 // The backward pass: dx, dmean and dvariance in one pass over the columns of the pattern. Included
 // inside the namespace of the instruction set.
 
+// What a pass over the weights of a column sums up: all there is, or with two gradients one of them.
+// Of gradients that lie side by side both are read at once; otherwise a pass for each has twice as
+// many vectors in registers and half as much to keep in the cache.
+enum Share { ALL, OF_MEAN, OF_VARIANCE };
+
 // Where the sums of dx of one column are: [position][lane], and dx in the order of x.
 template <class T>
 struct DxSums {
@@ -30,76 +35,82 @@ inline void add_products(const T* at, const int32_t* g_at, T weight, const typen
 // NP vectors of inputs of one column. queue[k] keeps the vectors of partial sums of weight k's own
 // gradients; they are added up once per block (reduce_queue).
 // Sums of dx live in registers and, between blocks of rows, in dm and dv: the block that opens a
-// column starts them from zero, the one that closes it makes dx of them.
-template <class T, int NP, bool DUAL, bool DX, Reads READS, bool FIRST>
+// column starts them from zero, the one that closes it makes dx of them, once they are all there.
+template <class T, int NP, bool DUAL, Share SHARE, bool DX, Reads READS, bool FIRST>
 inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int32_t* g_at,
                           int64_t distance, const int32_t* offset, const T* weight, int64_t begin,
                           int64_t end, T* queue, const DxSums<T>& dx, int64_t p) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
+  constexpr bool BOTH = DUAL && SHARE == ALL, SQUARES = SHARE == OF_VARIANCE;
   V value[NP], sum[NP], sum2[NP], square[NP];
+  T* sums = SQUARES ? dx.v : dx.m;
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) {
     value[n] = load(x + x_at[n]);
-    if (DUAL) square[n] = value[n] * value[n];
-    if (DUAL) pin(square[n]);
+    if (BOTH) square[n] = value[n] * value[n];
+    if (BOTH) pin(square[n]);
+    if (SQUARES) value[n] *= value[n];
+    if (SQUARES) pin(value[n]);
     if (DX) sum[n] = V{};
-    if (DX && DUAL) sum2[n] = V{};
+    if (DX && BOTH) sum2[n] = V{};
   }
   if (DX && !dx.opens) {
 #pragma GCC unroll 8
     for (int n = 0; n < NP; ++n) {
-      sum[n] = load(dx.m + (p + n) * L);
-      if (DUAL) sum2[n] = load(dx.v + (p + n) * L);
+      sum[n] = load(sums + (p + n) * L);
+      if (BOTH) sum2[n] = load(dx.v + (p + n) * L);
     }
   }
   // Pairs of gradients lie aligned, one vector behind the other.
-  constexpr bool PAIRED = DUAL && READS == ALIGNED;
+  constexpr bool PAIRED = BOTH && READS == ALIGNED;
   constexpr int STEP = PAIRED ? 2 * L : L;
   const int64_t apart = PAIRED ? L : distance;
-  const T* origin = g + g_at[0];
+  const T* origin = g + g_at[0] + (SQUARES ? distance : 0);
   T* slot = queue;
   for (int64_t k = begin; k < end; ++k) {
     const T* at = origin + offset[k];
     const T* next = origin + offset[k + 1 < end ? k + 1 : k];
     const T* values = weight + (DUAL ? 2 * k : k);
     prefetch_tile<NP, READS>(next);
-    if (DUAL) prefetch_tile<NP, READS>(next + apart);
-    add_products<T, NP, DX, READS, FIRST, STEP>(at, g_at, values[0], value, sum, slot);
-    if (DUAL) {
+    if (BOTH) prefetch_tile<NP, READS>(next + apart);
+    add_products<T, NP, DX, READS, FIRST, STEP>(at, g_at, values[SQUARES], value, sum, slot);
+    if (BOTH) {
       in_order();  // the second half is to have the registers of the first
       add_products<T, NP, DX, READS, FIRST, STEP>(at + apart, g_at, values[1], square, sum2, slot + L);
     }
-    slot += DUAL ? 2 * L : L;
+    slot += BOTH ? 2 * L : L;
   }
   if (!DX) return;
 #pragma GCC unroll 8
   for (int n = 0; n < NP; ++n) {
-    if (dx.closes) {
-      store(dx.out + x_at[n], DUAL ? sum[n] + T(2) * value[n] * sum2[n] : sum[n]);
+    if (SHARE == OF_MEAN || !dx.closes) {
+      store(sums + (p + n) * L, sum[n]);
+      if (BOTH) store(dx.v + (p + n) * L, sum2[n]);
+    } else if (SQUARES) {
+      store(dx.out + x_at[n], load(dx.m + (p + n) * L) + T(2) * load(x + x_at[n]) * sum[n]);
     } else {
-      store(dx.m + (p + n) * L, sum[n]);
-      if (DUAL) store(dx.v + (p + n) * L, sum2[n]);
+      store(dx.out + x_at[n], BOTH ? sum[n] + T(2) * value[n] * sum2[n] : sum[n]);
     }
   }
 }
 
 // The tile function for n vectors, 1 <= n <= MOST.
-template <class T, bool DUAL, bool DX, int... N>
+template <class T, bool DUAL, Share SHARE, bool DX, int... N>
 inline auto backward_tile_of(int64_t n, Reads reads, bool first, std::integer_sequence<int, N...>) {
-  using Tile = decltype(&backward_tile<T, 1, DUAL, DX, ALIGNED, true>);
+  using Tile = decltype(&backward_tile<T, 1, DUAL, SHARE, DX, ALIGNED, true>);
   static constexpr Tile tiles[3][2][sizeof...(N)] = {
-      {{&backward_tile<T, N + 1, DUAL, DX, SCATTERED, false>...},
-       {&backward_tile<T, N + 1, DUAL, DX, SCATTERED, true>...}},
-      {{&backward_tile<T, N + 1, DUAL, DX, ALIGNED, false>...},
-       {&backward_tile<T, N + 1, DUAL, DX, ALIGNED, true>...}},
-      {{&backward_tile<T, N + 1, DUAL, DX, UNALIGNED, false>...},
-       {&backward_tile<T, N + 1, DUAL, DX, UNALIGNED, true>...}}};
+      {{&backward_tile<T, N + 1, DUAL, SHARE, DX, SCATTERED, false>...},
+       {&backward_tile<T, N + 1, DUAL, SHARE, DX, SCATTERED, true>...}},
+      {{&backward_tile<T, N + 1, DUAL, SHARE, DX, ALIGNED, false>...},
+       {&backward_tile<T, N + 1, DUAL, SHARE, DX, ALIGNED, true>...}},
+      {{&backward_tile<T, N + 1, DUAL, SHARE, DX, UNALIGNED, false>...},
+       {&backward_tile<T, N + 1, DUAL, SHARE, DX, UNALIGNED, true>...}}};
   return tiles[reads][first][n - 1];
 }
 
 // Positions [from, to) in tiles of nearly equal size.
-template <class T, int MOST, bool DUAL, bool DX>
+template <class T, int MOST, bool DUAL, Share SHARE, bool DX>
 inline void backward_span(Mode mode, int64_t from, int64_t to, const T* x, const int32_t* x_at, const T* g,
                           const int32_t* g_at, int64_t distance, const int32_t* offset,
                           const T* weight, int64_t begin, int64_t end, T* queue,
@@ -108,23 +119,23 @@ inline void backward_span(Mode mode, int64_t from, int64_t to, const T* x, const
   constexpr auto sizes = std::make_integer_sequence<int, MOST>();
   for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
     const int64_t n = ceil_div(to - p, left);
-    const int64_t wide = DUAL && mode != FLAT ? 2 * L : L;
+    const int64_t wide = DUAL && SHARE == ALL && mode != FLAT ? 2 * L : L;
     const Reads reads = reads_of(mode, g_at[p + n - 1] - g_at[p] == (n - 1) * wide);
-    const auto tile = backward_tile_of<T, DUAL, DX>(n, reads, p == from, sizes);
+    const auto tile = backward_tile_of<T, DUAL, SHARE, DX>(n, reads, p == from, sizes);
     tile(x, x_at + p, g, g_at + p, distance, offset, weight, begin, end, queue, dx, p);
     p += n;
   }
 }
 
 // Adds the sums of the queue's vectors to the gradients of weights [0, count).
-template <class T, bool DUAL>
+template <class T, bool BOTH>
 void reduce_queue(const T* queue, int64_t count, T* dmean, T* dvariance) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
-  constexpr int64_t step = DUAL ? 2 * L : L;
+  constexpr int64_t step = BOTH ? 2 * L : L;
   V r[L];
   for (int64_t k = 0; k < count; k += L) {
-    for (int array = 0; array < (DUAL ? 2 : 1); ++array) {
+    for (int array = 0; array < (BOTH ? 2 : 1); ++array) {
       T* to = (array ? dvariance : dmean) + k;
       // The queue has room for whole vectors; what lies beyond the count is not used.
 #pragma GCC unroll 16
@@ -312,13 +323,41 @@ void unpack_dx(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t la
   }
 }
 
+// One pass over channels [first, last).
+template <class T, bool DUAL, Share SHARE, bool DX>
+void backward_blocks(const BackwardCall<T>& c, int64_t first, int64_t last, const T* x, const T* g,
+                     int64_t widest, T* dm, T* dv, T* out, T* queue, T* dmean, T* dvariance) {
+  constexpr int L = Simd<T>::L;
+  constexpr bool BOTH = DUAL && SHARE == ALL;
+  // Registers: an input and a sum, or two of each, per vector, and four.
+  constexpr int MOST = std::min(8, (GS_REGISTERS - 4) / (BOTH ? 4 : 2));
+  const BackwardPlan& plan = c.plan;
+  const int64_t kinds = static_cast<int64_t>(plan.phase.size()), blocks = c.order.blocks;
+  for (int64_t from = 0; from * L < widest; from += plan.block_positions)
+    for (int64_t block = 0; block < blocks; ++block)
+      for (int64_t i = 0; i < last - first; ++i)
+        for (int64_t kind = 0; kind < kinds; ++kind) {
+          const int64_t column = i * kinds + kind;
+          const int64_t* limits = c.order.bound + (first * kinds + column) * (blocks + 1) + block;
+          const int64_t begin = limits[0], end = limits[1];
+          const Phase& phase = plan.phase[static_cast<size_t>(kind)];
+          const int64_t to = std::min<int64_t>(static_cast<int64_t>(phase.x.size()), from + plan.block_positions);
+          const DxSums<T> dx{block == 0, block + 1 == blocks, dm + column * widest, dv + column * widest,
+                             out + i * plan.x_plane};
+          if (from >= to || (begin == end && !(DX && (dx.opens || dx.closes)))) continue;
+          backward_span<T, MOST, DUAL, SHARE, DX>(plan.mode, from, to, x + (first + i) * plan.x_plane,
+                                                  phase.x.data(), g, phase.g.data(), c.distance,
+                                                  c.order.offset, c.order.weight, begin, end, queue, dx);
+          reduce_queue<T, BOTH>(queue, end - begin, (SHARE == OF_VARIANCE ? dvariance : dmean) + begin,
+                                dvariance + begin);
+        }
+}
+
 // Channels [first, last) of one tile: adds to dmean and dvariance (backward order), writes dx.
 template <class T, bool DUAL, bool DX>
 void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_t last,
                        const T* x, const T* g, T* dmean, T* dvariance) {
   constexpr int L = Simd<T>::L;
-  // Registers: an input and a sum, or two of each, per vector, and four.
-  constexpr int MOST = std::min(8, (GS_REGISTERS - 4) / (DUAL ? 4 : 2));
   const BackwardPlan& plan = c.plan;
   const int64_t kinds = static_cast<int64_t>(plan.phase.size());
   const int64_t channels = last - first, blocks = c.order.blocks;
@@ -338,24 +377,14 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
   T* out = dm + sums;
   if (DX && !plan.covers_input) std::fill(out, out + channels * plan.x_plane, T(0));
   T* queue = local_buffer(QUEUE).as<T>((DUAL ? 2 : 1) * L * round_up(longest, L));
-  for (int64_t from = 0; from * L < widest; from += plan.block_positions) {
-    for (int64_t block = 0; block < blocks; ++block)
-      for (int64_t i = 0; i < channels; ++i)
-        for (int64_t kind = 0; kind < kinds; ++kind) {
-          const int64_t column = i * kinds + kind;
-          const int64_t* limits = bound + column * (blocks + 1) + block;
-          const int64_t begin = limits[0], end = limits[1];
-          const Phase& phase = plan.phase[static_cast<size_t>(kind)];
-          const int64_t to = std::min<int64_t>(static_cast<int64_t>(phase.x.size()), from + plan.block_positions);
-          const DxSums<T> dx{block == 0, block + 1 == blocks, dm + column * widest, dv + column * widest,
-                             out + i * plan.x_plane};
-          if (from >= to || (begin == end && !(DX && (dx.opens || dx.closes)))) continue;
-          backward_span<T, MOST, DUAL, DX>(plan.mode, from, to, x + (first + i) * plan.x_plane,
-                                           phase.x.data(), g, phase.g.data(), c.distance,
-                                           c.order.offset, c.order.weight, begin, end, queue,
-                                           dx);
-          reduce_queue<T, DUAL>(queue, end - begin, dmean + begin, dvariance + begin);
-        }
+  const auto pass = [&](auto share) {
+    backward_blocks<T, DUAL, share(), DX>(c, first, last, x, g, widest, dm, dv, out, queue, dmean, dvariance);
+  };
+  if (DUAL && !plan.paired) {
+    pass(std::integral_constant<Share, OF_MEAN>());
+    pass(std::integral_constant<Share, OF_VARIANCE>());
+  } else {
+    pass(std::integral_constant<Share, ALL>());
   }
   if (DX) unpack_dx(c, tile, first, last, out);
 }

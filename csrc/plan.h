@@ -24,7 +24,6 @@ enum Mode { ROWS, BATCH, FLAT };
 constexpr int64_t SLAB_VECTORS = 10 * 1024;  // of a packed tile, meant to stay in L2
 constexpr int64_t MIN_BLOCK = 64;            // vectors of positions per block, at least
 constexpr int64_t TILE_EXAMPLES = 128;       // of ROWS, at most
-constexpr int64_t PAIRED_TILE = 4 << 20;     // bytes of a thread's tile for which FLAT is given up
 
 struct TooLarge : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -65,9 +64,11 @@ inline int64_t tap_phase(const GsGeometry& g, const int64_t* tap) {
   return phase;
 }
 
-// `flat_share`: how much of the lanes in use of BATCH must be in use under FLAT to choose it. FLAT needs no
-// transposes but reads across cache lines.
-inline Mode choose_mode(const GsGeometry& g, int64_t lanes, double flat_share) {
+// How much of the lanes in use of BATCH must be in use under FLAT to choose it: one lane in twelve
+// wasted is what the transposes of BATCH cost.
+constexpr double FLAT_SHARE = 0.92;
+
+inline Mode choose_mode(const GsGeometry& g, int64_t lanes) {
   if (has_no_space(g)) return ROWS;
   for (int d = 0; d < 3; ++d) {
     const int64_t before = g.pad[d], after = extent(g, d) - g.pad[d] - g.in[d];
@@ -79,7 +80,7 @@ inline Mode choose_mode(const GsGeometry& g, int64_t lanes, double flat_share) {
   const int64_t flat = (g.out[1] - 1) * pitch + g.out[2];
   const double in_flat = double(g.out[1] * g.out[2]) / double(round_up(flat, lanes));
   const double in_batch = double(g.batch) / double(round_up(g.batch, lanes));
-  return in_flat >= flat_share * in_batch ? FLAT : BATCH;
+  return in_flat >= FLAT_SHARE * in_batch ? FLAT : BATCH;
 }
 
 // What forward and backward share.
@@ -91,9 +92,9 @@ struct Plan {
 };
 
 // Tiles of ROWS take at most so many vectors of examples.
-inline Plan make_plan(const GsGeometry& g, int64_t lanes, int64_t vectors, double flat_share) {
+inline Plan make_plan(const GsGeometry& g, int64_t lanes, int64_t vectors) {
   Plan plan;
-  plan.mode = choose_mode(g, lanes, flat_share);
+  plan.mode = choose_mode(g, lanes);
   plan.lanes = lanes;
   if (plan.mode == ROWS) {
     const int64_t most = std::max<int64_t>(std::min(TILE_EXAMPLES / lanes, vectors), 1) * lanes;
@@ -119,8 +120,7 @@ struct ForwardPlan : Plan {
 // the cache has to hold.
 inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item, int64_t vectors) {
   ForwardPlan plan;
-  // One lane in twelve wasted: so much the transposes of BATCH cost.
-  static_cast<Plan&>(plan) = make_plan(g, lanes, vectors, 0.92);
+  static_cast<Plan&>(plan) = make_plan(g, lanes, vectors);
   const int64_t taps = volume(g.kernel), per_group = g.channels / g.groups;
   int64_t step[3] = {0, 0, 0};  // of one place in the padded input
   int64_t span = 0;             // values of a channel that one position's taps span
@@ -167,13 +167,6 @@ inline ForwardPlan forward_plan(const GsGeometry& g, int64_t lanes, int64_t item
   return plan;
 }
 
-// Values of a tile of BATCH: the inputs, and both gradients with what lies around them.
-inline int64_t tile_of_examples(const GsGeometry& g, int64_t lanes) {
-  int64_t gradients = 2 * g.outputs;
-  for (int d = 0; d < 3; ++d) gradients *= g.out[d] + 2 * reach(g, d);
-  return (g.channels * volume(g.in) + gradients) * lanes;
-}
-
 // A set of input positions that see the same taps.
 struct Phase {
   std::vector<int32_t> x;  // [positions] in a channel of the tile of inputs
@@ -197,14 +190,12 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
   BackwardPlan plan;
   // Small tiles, unless gradients leave the cache all the same: every tile reads all weights.
   const bool fits = g.outputs * 8 * lanes * item * 2 <= 4 * slab_bytes(lanes, item);
-  // Two gradients read across cache lines cost more than their transposes, as long as a tile is small.
-  const double flat_share = dual && tile_of_examples(g, lanes) * item <= PAIRED_TILE ? 1.15 : 0.92;
-  static_cast<Plan&>(plan) = make_plan(g, lanes, fits ? 8 : TILE_EXAMPLES / lanes, flat_share);
+  static_cast<Plan&>(plan) = make_plan(g, lanes, fits ? 8 : TILE_EXAMPLES / lanes);
   const int64_t taps = volume(g.kernel), inputs = volume(g.in);
   const int64_t count = phases(g);
   // Where vectors are read whole, both gradients of one come together.
   plan.paired = dual && plan.mode != FLAT;
-  const int64_t wide = plan.paired ? 2 * lanes : lanes, arrays = dual && !plan.paired ? 2 : 1;
+  const int64_t wide = plan.paired ? 2 * lanes : lanes;
   plan.phase.resize(static_cast<size_t>(plan.mode == BATCH ? count : 1));
   plan.covers_input = true;
   int64_t size[3], tap_step[3], span = 0;
@@ -276,17 +267,17 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
             at += (reach(g, d) - tap[d] * g.dilation[d] / g.stride[d]) * tap_step[d];
           plan.row.push_back(narrow(at));
         }
-  narrow(g.outputs * plan.g_plane * arrays);
+  narrow(g.outputs * plan.g_plane);
   narrow(g.channels * plan.x_plane);
   const int64_t positions = static_cast<int64_t>(plan.phase[0].x.size());
   const int64_t per_group = g.outputs / g.groups;
   const int64_t per_position =
       std::max<int64_t>((plan.g_plane - span) / std::max<int64_t>(positions, 1), 1);
   const int64_t bytes = slab_bytes(lanes, item);
-  const int64_t fit = (bytes / (per_group * item * arrays) - span) / per_position;
+  const int64_t fit = (bytes / (per_group * item) - span) / per_position;
   plan.block_positions = std::max(fit, MIN_BLOCK);
   const int64_t slab = std::min(plan.block_positions, std::max<int64_t>(positions, 1)) * per_position + span;
-  plan.block_rows = std::max<int64_t>(bytes / (slab * item * arrays), ceil_div(8, taps));
+  plan.block_rows = std::max<int64_t>(bytes / (slab * item), ceil_div(8, taps));
   const int64_t groups = std::min<int64_t>(plan.tiles, 8), room = int64_t{32} << 20;
   plan.groups_of_tiles = groups * (dual ? 2 : 1) * nnz * item <= room ? groups : 1;
   return plan;
