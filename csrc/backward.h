@@ -1,5 +1,5 @@
-// The backward pass: dx, dmean and dvariance in one pass over the columns of the pattern. Included
-// inside the namespace of the instruction set.
+// The backward pass: dx, dmean and dvariance, column by column of the pattern. Included inside the
+// namespace of the instruction set.
 
 // What a pass over the weights of a column sums up: all there is, or with two gradients one of them.
 // Of gradients that lie side by side both are read at once; otherwise a pass for each has twice as
@@ -119,7 +119,7 @@ inline void backward_span(Mode mode, int64_t from, int64_t to, const T* x, const
   constexpr auto sizes = std::make_integer_sequence<int, MOST>();
   for (int64_t p = from, left = ceil_div(to - from, MOST); left > 0; --left) {
     const int64_t n = ceil_div(to - p, left);
-    const int64_t wide = DUAL && SHARE == ALL && mode != FLAT ? 2 * L : L;
+    const int64_t wide = DUAL && SHARE == ALL ? 2 * L : L;
     const Reads reads = reads_of(mode, g_at[p + n - 1] - g_at[p] == (n - 1) * wide);
     const auto tile = backward_tile_of<T, DUAL, SHARE, DX>(n, reads, p == from, sizes);
     tile(x, x_at + p, g, g_at + p, distance, offset, weight, begin, end, queue, dx, p);
@@ -171,10 +171,10 @@ struct BackwardCall {
   int64_t distance;        // from a vector of gradients of the mean to that of the variance
 };
 
-// Both gradients of a layer without space: [output][vector of examples][of the mean, of the variance].
+// Both gradients of a layer without space: [output][examples] of the mean, then of the variance.
 template <class T>
-void pack_pairs(const BackwardCall<T>& c, int64_t start, int64_t examples, int64_t first, int64_t last,
-                T* packed) {
+void pack_both(const BackwardCall<T>& c, int64_t start, int64_t examples, int64_t first, int64_t last,
+               T* packed) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
   const int64_t batch_step = c.call.g_batch_stride, channel_step = c.call.g_channel_stride;
@@ -205,17 +205,18 @@ void pack_pairs(const BackwardCall<T>& c, int64_t start, int64_t examples, int64
       const int64_t columns = std::min<int64_t>(L, last - o);
       read(gradient + (start + b) * batch_step + o * channel_step, batch_step, channel_step, rows, columns, one);
       read(other + (start + b) * other_batch + o * other_channel, other_batch, other_channel, rows, columns, two);
-      T* to = packed + o * c.plan.g_plane + 2 * b;
+      T* to = packed + o * c.plan.g_plane + b;
       for (int64_t n = 0; n < columns; ++n, to += c.plan.g_plane) {
         store(to, one[n]);
-        store(to + L, sloped ? one[n] * two[n] : two[n]);
+        store(to + c.distance, sloped ? one[n] * two[n] : two[n]);
       }
     }
   }
-  const int64_t filled = round_up(examples, L) * 2;
+  const int64_t filled = round_up(examples, L);
   if (filled < c.plan.g_plane)
     for (int64_t o = first; o < last; ++o)
-      std::fill(packed + o * c.plan.g_plane + filled, packed + (o + 1) * c.plan.g_plane, T(0));
+      for (T* plane : {packed + o * c.plan.g_plane, packed + c.distance + o * c.plan.g_plane})
+        std::fill(plane + filled, plane + c.plan.g_plane, T(0));
 }
 
 template <class T, bool DUAL>
@@ -228,7 +229,7 @@ void pack_gradient(const BackwardCall<T>& c, int64_t tile, int64_t first, int64_
   const T* gradient2 = static_cast<const T*>(c.call.gradient2);
   T* packed2 = packed + c.distance;
   if (plan.mode == ROWS && DUAL) {
-    pack_pairs(c, start, examples, first, last, packed);
+    pack_both(c, start, examples, first, last, packed);
     return;
   }
   if (plan.mode == ROWS) {

@@ -193,23 +193,21 @@ inline BackwardPlan backward_plan(const GsGeometry& g, int64_t lanes, int64_t it
   static_cast<Plan&>(plan) = make_plan(g, lanes, fits ? 8 : TILE_EXAMPLES / lanes);
   const int64_t taps = volume(g.kernel), inputs = volume(g.in);
   const int64_t count = phases(g);
-  // Where vectors are read whole, both gradients of one come together.
-  plan.paired = dual && plan.mode != FLAT;
-  const int64_t wide = plan.paired ? 2 * lanes : lanes;
+  plan.paired = dual && plan.mode == BATCH;
   plan.phase.resize(static_cast<size_t>(plan.mode == BATCH ? count : 1));
   plan.covers_input = true;
   int64_t size[3], tap_step[3], span = 0;
   for (int d = 0; d < 3; ++d) size[d] = (extent(g, d) - 1) / g.stride[d] + reach(g, d) + 1;
   if (plan.mode == ROWS) {
     plan.x_plane = plan.examples;
-    plan.g_plane = plan.examples / lanes * wide;
+    plan.g_plane = plan.examples;
     for (int64_t i = 0; i < plan.examples / lanes; ++i) {
       plan.phase[0].x.push_back(narrow(i * lanes));
-      plan.phase[0].g.push_back(narrow(i * wide));
+      plan.phase[0].g.push_back(narrow(i * lanes));
     }
     for (int d = 0; d < 3; ++d) plan.g_step[d] = plan.g_place[d] = 0;
   } else if (plan.mode == BATCH) {
-    plan.g_step[2] = wide;
+    plan.g_step[2] = plan.paired ? 2 * lanes : lanes;
     plan.g_step[1] = size[2] * plan.g_step[2];
     plan.g_step[0] = size[1] * plan.g_step[1];
     plan.g_plane = size[0] * plan.g_step[0];
