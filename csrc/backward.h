@@ -62,10 +62,7 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
       if (BOTH) sum2[n] = load(dx.v + (p + n) * L);
     }
   }
-  // Pairs of gradients lie aligned, one vector behind the other.
-  constexpr bool PAIRED = BOTH && READS == ALIGNED;
-  constexpr int STEP = PAIRED ? 2 * L : L;
-  const int64_t apart = PAIRED ? L : distance;
+  constexpr int STEP = BOTH ? 2 * L : L;  // both gradients: one vector behind the other
   const T* origin = g + g_at[0] + (SQUARES ? distance : 0);
   T* slot = queue;
   for (int64_t k = begin; k < end; ++k) {
@@ -73,11 +70,10 @@ inline void backward_tile(const T* x, const int32_t* x_at, const T* g, const int
     const T* next = origin + offset[k + 1 < end ? k + 1 : k];
     const T* values = weight + (DUAL ? 2 * k : k);
     prefetch_tile<NP, READS>(next);
-    if (BOTH) prefetch_tile<NP, READS>(next + apart);
     add_products<T, NP, DX, READS, FIRST, STEP>(at, g_at, values[SQUARES], value, sum, slot);
     if (BOTH) {
       in_order();  // the second half is to have the registers of the first
-      add_products<T, NP, DX, READS, FIRST, STEP>(at + apart, g_at, values[1], square, sum2, slot + L);
+      add_products<T, NP, DX, READS, FIRST, STEP>(at + L, g_at, values[1], square, sum2, slot + L);
     }
     slot += BOTH ? 2 * L : L;
   }
@@ -381,9 +377,13 @@ void backward_channels(const BackwardCall<T>& c, int64_t tile, int64_t first, in
   const auto pass = [&](auto share) {
     backward_blocks<T, DUAL, share(), DX>(c, first, last, x, g, widest, dm, dv, out, queue, dmean, dvariance);
   };
-  if (DUAL && !plan.paired) {
-    pass(std::integral_constant<Share, OF_MEAN>());
-    pass(std::integral_constant<Share, OF_VARIANCE>());
+  if constexpr (DUAL) {
+    if (!plan.paired) {
+      pass(std::integral_constant<Share, OF_MEAN>());
+      pass(std::integral_constant<Share, OF_VARIANCE>());
+    } else {
+      pass(std::integral_constant<Share, ALL>());
+    }
   } else {
     pass(std::integral_constant<Share, ALL>());
   }

@@ -138,8 +138,8 @@ inline typename Simd<T>::V before_relu(const GsBatchNorm& b, int64_t at, int64_t
   return load_some(static_cast<const T*>(b.y) + at, n) <= zero ? zero : g;
 }
 
-// With g the gradient before the ReLU and z = (x - mean) * inverse: dresidual = g, dbias = sum g, dweight = sum g z and
-// dx = weight * inverse * (g - dbias / n - z * dweight / n).
+// With g the gradient before the ReLU and z = (x - mean) * inverse: dresidual = g, dbias = sum g,
+// dweight = sum g z and dx = weight * inverse * (g - dbias / n - z * dweight / n).
 template <class T>
 void batchnorm_backward(const GsBatchNorm& b, int64_t first, int64_t last) {
   using V = typename Simd<T>::V;

@@ -1,6 +1,7 @@
 // The Gaussian posterior of every kept weight: variances, the KL to the prior, and their gradients.
-// One pass each, in double whatever the storage, with as many terms of every series as the storage has
-// digits for (1e-8 and 1e-16). Included inside the namespace of the instruction set.
+// One pass each, one for the KL and its gradient, in double whatever the storage, with as many terms of
+// every series as the storage has digits for (1e-8 and 1e-16). Included inside the namespace of the
+// instruction set.
 
 typedef Simd<double>::V Doubles;
 typedef int64_t Longs __attribute__((vector_size(GS_BYTES)));

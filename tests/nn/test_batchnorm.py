@@ -89,9 +89,9 @@ def test_what_goes_to_torch():
     x = torch.randn(4, 3, 5, 5)
     assert torch.equal(ours.eval()(x), plain.eval()(x))
     last = x.to(memory_format=torch.channels_last)
-    assert not runs_batchnorm(last)
+    assert not runs_batchnorm(last, None)
     assert torch.equal(ours.train()(last), plain.train()(last))
-    assert not runs_batchnorm(x.bfloat16())
+    assert not runs_batchnorm(x.bfloat16(), None)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         ours(torch.randn(1, 3, 1, 1))
     with pytest.raises(ValueError, match="expected 4D input"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from torch.nn import functional as F
 import gossamer as gs
 from cases.zoo import BACKENDS, LAYERS, ids
 from gossamer.errors import InvalidValue
-from gossamer.models import BatchNormReLU2d
+from gossamer.models import norm_relu
 from gossamer.nn import BayesianLayer
 from gossamer.nn.batchnorm import use_native_batchnorm
 from gossamer.predict.moments import Moments, rule_of
@@ -81,50 +83,55 @@ def test_batch_norm_by_its_jacobian(kind, shape, affine):
     assert_same(through(module.eval(), x), by_jacobian(module, x))
 
 
-def relu_tail(*, native: bool) -> BatchNormReLU2d:
-    norm = BatchNormReLU2d(3).double()
-    norm(3 * torch.randn(8, 3, 4, 4).double() + 1)
-    nn.init.normal_(norm.weight)
-    holder = nn.Sequential(norm)
-    if native:
-        use_native_batchnorm(holder)
-    return holder[0].eval()
-
-
-@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("fixed", ["", "x", "residual", "no residual"])
-def test_batch_norm_with_relu_is_its_steps(fixed, native):
-    norm = relu_tail(native=native)
-    plain = nn.BatchNorm2d(3).double().eval()
-    plain.load_state_dict(norm.state_dict())
+def test_a_batch_norm_that_does_more_is_its_steps(fixed, relu):
+    holder = nn.Sequential(nn.BatchNorm2d(3).double())
+    holder(3 * torch.randn(8, 3, 4, 4).double() + 1)
+    nn.init.normal_(holder[0].weight)
+    plain = copy.deepcopy(holder[0]).eval()
+    use_native_batchnorm(holder)
+    norm = holder[0].eval()
     x, residual = some((2, 3, 4, 4)), some((2, 3, 4, 4)).each(lambda part: part.flip(0))
     parts = {"x": x, "residual": residual}
     if fixed in parts:
         parts[fixed] = Moments(parts[fixed].mean, torch.zeros_like(residual.mean))
-    y = through(plain, parts["x"])
+    expected = through(plain, parts["x"])
     if fixed != "no residual":
         other = parts["residual"]
-        y = Moments(y.mean + other.mean, y.variance + other.variance)
+        expected = Moments(expected.mean + other.mean, expected.variance + other.variance)
+    expected = through(nn.ReLU(), expected) if relu else expected
     given = [parts[n].mean if n == fixed else parts[n] for n in ("x", "residual")]
     given = given[:1] if fixed == "no residual" else given
     with torch.no_grad():
-        assert_same(rule_of(norm)(norm, *given), through(nn.ReLU(), y))
+        assert_same(rule_of(norm)(norm, *given, relu=relu), expected)
 
 
-def test_a_residual_block_with_a_relu_of_its_norm():
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_network_with_such_a_batch_norm(joins):
     class Block(nn.Module):
-        def __init__(self, tail):
+        def __init__(self):
             super().__init__()
-            self.conv, self.tail = nn.Conv2d(3, 3, 3, padding=1), tail
+            self.conv, self.norm, self.relu = (
+                nn.Conv2d(3, 3, 3, padding=1),
+                nn.BatchNorm2d(3),
+                nn.ReLU(),
+            )
 
         def forward(self, x):
-            return self.tail(self.conv(x), x)
+            return norm_relu(self.norm, self.relu, self.conv(x), x if joins else None)
 
-    net = gs.to_bayesian(Block(relu_tail(native=False)).double(), 0.3, posterior_std=0.3).eval()
-    x = some((2, 3, 4, 4)).mean
-    with torch.no_grad():
-        expected = rule_of(net.tail)(net.tail, through(net.conv, x), x)
-        assert_same(propagate(record(net), x), expected)
+    torch.manual_seed(0)
+    plain = Block().double()
+    plain(torch.randn(9, 3, 4, 4).double())
+    found = []
+    for backend in ("native", "masked"):
+        torch.manual_seed(1)
+        net = gs.to_bayesian(plain, 0.3, posterior_std=0.3, backend=backend).eval()
+        with torch.no_grad():
+            found.append(propagate(record(net), some((2, 3, 4, 4)).mean))
+    assert (found[0].variance > 0).any()
+    assert_same(*found)
 
 
 class TestSparseLayers:

@@ -14,20 +14,20 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from .batchnorm_relu import BatchNormReLU2d
 from .checks import invalid, one_of, positive_int
 from .lenet import lenet
 from .mlp import mlp
+from .norm_relu import norm_relu
 from .resnet import resnet18, resnet20, resnet32, resnet34, resnet50
 from .vgg import vgg11, vgg13, vgg16, vgg19
 from .wide_resnet import wide_resnet, wrn_28_10
 
 __all__ = [
     "MODELS",
-    "BatchNormReLU2d",
     "build_model",
     "lenet",
     "mlp",
+    "norm_relu",
     "resnet18",
     "resnet20",
     "resnet32",

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .batchnorm_relu import BatchNormReLU2d
 from .checks import one_of, positive_int
+from .norm_relu import NormReLUStem, norm_relu
 
 _STEMS = ("cifar", "imagenet")
 _SHORTCUTS = ("pad", "projection")
@@ -62,16 +62,16 @@ class BasicBlock(nn.Module):
     def __init__(self, n_in: int, width: int, stride: int, shortcut: str) -> None:
         super().__init__()
         self.conv1 = _convolution(n_in, width, 3, stride)
-        self.bn1 = BatchNormReLU2d(width)
+        self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = _convolution(width, width, 3)
-        self.bn2 = BatchNormReLU2d(width)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
         self.shortcut = _shortcut(shortcut, n_in, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, n_in, H, W] to [B, width, H / stride, W / stride]."""
-        y = self.bn1(self.conv1(x))
-        out: Tensor = self.bn2(self.conv2(y), self.shortcut(x))
-        return out
+        y = norm_relu(self.bn1, self.relu, self.conv1(x))
+        return norm_relu(self.bn2, self.relu, self.conv2(y), self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
@@ -87,18 +87,19 @@ class Bottleneck(nn.Module):
         super().__init__()
         n_out = width * self.expansion
         self.conv1 = _convolution(n_in, width, 1)
-        self.bn1 = BatchNormReLU2d(width)
+        self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = _convolution(width, width, 3, stride)
-        self.bn2 = BatchNormReLU2d(width)
+        self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = _convolution(width, n_out, 1)
-        self.bn3 = BatchNormReLU2d(n_out)
+        self.bn3 = nn.BatchNorm2d(n_out)
+        self.relu = nn.ReLU()
         self.shortcut = _shortcut(shortcut, n_in, n_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, n_in, H, W] to [B, 4 * width, H / stride, W / stride]."""
-        y = self.bn2(self.conv2(self.bn1(self.conv1(x))))
-        out: Tensor = self.bn3(self.conv3(y), self.shortcut(x))
-        return out
+        y = norm_relu(self.bn1, self.relu, self.conv1(x))
+        y = norm_relu(self.bn2, self.relu, self.conv2(y))
+        return norm_relu(self.bn3, self.relu, self.conv3(y), self.shortcut(x))
 
 
 class ResNet(nn.Module):
@@ -136,7 +137,7 @@ class ResNet(nn.Module):
         else:
             entry = [_convolution(in_channels, width, 7, stride=2)]
             pool = [nn.MaxPool2d(3, stride=2, padding=1)]
-        self.stem = nn.Sequential(*entry, BatchNormReLU2d(width), *pool)
+        self.stem = NormReLUStem(*entry, nn.BatchNorm2d(width), nn.ReLU(), *pool)
         stages: list[nn.Module] = []
         channels = width
         for index, count in enumerate(blocks):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .batchnorm_relu import BatchNormReLU2d
 from .checks import invalid, positive_int
+from .norm_relu import norm_relu
 from .resnet import init_convolutions
 
 
@@ -18,19 +18,20 @@ class WideBlock(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, stride: int, dropout: float) -> None:
         super().__init__()
-        self.bn1 = BatchNormReLU2d(n_in)
+        self.bn1 = nn.BatchNorm2d(n_in)
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
-        self.bn2 = BatchNormReLU2d(n_out)
+        self.bn2 = nn.BatchNorm2d(n_out)
         self.dropout = nn.Dropout(dropout)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
+        self.relu = nn.ReLU()
         changes = n_in != n_out or stride != 1
         self.projection = nn.Conv2d(n_in, n_out, 1, stride, bias=False) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, n_in, H, W] to [B, n_out, H / stride, W / stride]."""
-        active = self.bn1(x)
+        active = norm_relu(self.bn1, self.relu, x)
         y = self.conv1(active)
-        y = self.conv2(self.dropout(self.bn2(y)))
+        y = self.conv2(self.dropout(norm_relu(self.bn2, self.relu, y)))
         out: Tensor = y + (x if self.projection is None else self.projection(active))
         return out
 
@@ -68,7 +69,8 @@ class WideResNet(nn.Module):
             positive_int("in_channels", in_channels), 16, 3, padding=1, bias=False
         )
         self.blocks = nn.Sequential(*layers)
-        self.bn = BatchNormReLU2d(channels)
+        self.bn = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU()
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.head = nn.Linear(channels, positive_int("num_classes", num_classes))
@@ -76,7 +78,7 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, in_channels, H, W] to [B, num_classes]."""
-        y = self.bn(self.blocks(self.stem(x)))
+        y = norm_relu(self.bn, self.relu, self.blocks(self.stem(x)))
         out: Tensor = self.head(self.flatten(self.pool(y)))
         return out
 

@@ -1,34 +1,71 @@
-"""torch's BatchNorm layers, with training steps on the native engine, and ``BatchNormReLU2d``.
+"""torch's BatchNorm layers on the native engine, with a residual and a ReLU in the same pass.
 
-A converted network gets them in the place of the plain ones: the same class hierarchy, parameters,
-buffers and state; results agree to rounding.
+A converted network gets them in the place of torch's: the same class hierarchy, parameters, buffers
+and state; results agree to rounding.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gossamer import models
 from gossamer.ops.batchnorm import batchnorm, batchnorm_relu_by, runs_batchnorm
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class NativeBatchNorm(_BatchNorm):
     """What the layers of all dimensions share."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
-        """As torch's layer."""
-        return self._train(input) if self._trains_on(input) else super().forward(input)
+    def fuses(self, relu: nn.Module) -> bool:
+        """Whether this layer may do what that one would do after it: nobody watches either."""
+        modules = (self, relu)
+        return type(relu) is nn.ReLU and not any(getattr(m, h) for m in modules for h in _HOOKS)
 
-    def _trains_on(self, x: Tensor) -> bool:
-        """Whether the engine computes this pass, by the statistics of ``x``; else torch does."""
-        if not self.training or self.weight is None or self.bias is None:
+    def forward(
+        self,
+        input: Tensor,  # noqa: A002 (torch's name)
+        residual: Tensor | None = None,
+        *,
+        relu: bool = False,
+    ) -> Tensor:
+        """As torch's layer; then the sum with a residual and a ReLU (``models.norm_relu``)."""
+        if self._has_all(input, residual):
+            if self.training:
+                return self._train(input, residual, relu=relu)
+            if relu and self._needs_no_gradient(input, residual):
+                return self._evaluate(input, residual)
+        y = super().forward(input)
+        y = y if residual is None else y + residual
+        return F.relu(y) if relu else y
+
+    def _has_all(self, x: Tensor, residual: Tensor | None) -> bool:
+        """Whether the engine takes the input, by the statistics that the mode asks for."""
+        statistics = () if self.training else (self.running_mean, self.running_var)
+        read = [t for t in (self.weight, self.bias, *statistics) if t is not None]
+        if len(read) < 2 + len(statistics) or not runs_batchnorm(x, residual, *read):
             return False
         # Of a single value per channel torch says what is wrong with it.
-        return runs_batchnorm(x, self.weight, self.bias) and x.numel() > x.shape[1]
+        return not self.training or x.numel() > x.shape[1]
 
-    def _train(self, x: Tensor, residual: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    def _needs_no_gradient(self, x: Tensor, residual: Tensor | None) -> bool:
+        """Whether a pass may be no part of a graph, which evaluation on the engine is not."""
+        if torch.compiler.is_compiling():
+            return False
+        read = (x, self.weight, self.bias, *(() if residual is None else (residual,)))
+        return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in read))
+
+    def _evaluate(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        return batchnorm_relu_by(
+            x, self.running_mean, self.running_var, self.weight, self.bias, self.eps, residual
+        )
+
+    def _train(self, x: Tensor, residual: Tensor | None, *, relu: bool) -> Tensor:
         """The output, with running statistics brought forward."""
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         y, mean, variance = batchnorm(
@@ -61,43 +98,10 @@ class BatchNorm3d(NativeBatchNorm, nn.BatchNorm3d):
     """See the module."""
 
 
-class BatchNormReLU2d(NativeBatchNorm, models.BatchNormReLU2d):
-    """The normalisation, the residual and the ReLU in one pass, in evaluation too."""
-
-    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: A002
-        """As the plain module."""
-        if residual is None or (residual.shape == input.shape and runs_batchnorm(residual, input)):
-            if self._trains_on(input):
-                return self._train(input, residual, relu=True)
-            statistics = self._statistics()
-            if statistics is not None and self._evaluates(input, residual, *statistics):
-                return batchnorm_relu_by(
-                    input, *statistics, self.weight, self.bias, self.eps, residual
-                )
-        return models.BatchNormReLU2d.forward(self, input, residual)
-
-    def _statistics(self) -> tuple[Tensor, Tensor] | None:
-        """Those of evaluation, if the layer has all that the engine reads."""
-        mean, variance = self.running_mean, self.running_var
-        if self.training or mean is None or variance is None:
-            return None
-        return None if self.weight is None or self.bias is None else (mean, variance)
-
-    def _evaluates(self, x: Tensor, residual: Tensor | None, *statistics: Tensor) -> bool:
-        """Whether the engine computes the pass: it has no gradient and is no part of graphs."""
-        if torch.compiler.is_compiling() or x.dim() != 4:
-            return False
-        read = (x, self.weight, self.bias, *(() if residual is None else (residual,)))
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in read):
-            return False
-        return runs_batchnorm(x, self.weight, self.bias, *statistics)
-
-
 _TWINS: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm1d: BatchNorm1d,
     nn.BatchNorm2d: BatchNorm2d,
     nn.BatchNorm3d: BatchNorm3d,
-    models.BatchNormReLU2d: BatchNormReLU2d,
 }
 
 

@@ -10,23 +10,43 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from gossamer.ops import library as native
 
 
-def runs_batchnorm(x: Tensor, *parameters: Tensor) -> bool:
-    """Whether ``batchnorm`` takes this input: ``[B, C, ...]``, contiguous, on the CPU."""
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack():
+def runs_batchnorm(x: Tensor, residual: Tensor | None, *parameters: Tensor) -> bool:
+    """Whether the engine takes these: on the CPU, contiguous, of one dtype, of fitting shapes.
+
+    Args:
+        x: ``[B, C, ...]``.
+        residual: As ``x``, or ``None``.
+        parameters: ``[C]`` each.
+    """
+    given = [x] if residual is None else [x, residual]
+    if not torch.compiler.is_compiling() and (_is_watched() or any(t.is_neg() for t in given)):
         return False
     return (
         native.is_available()
-        and x.device.type == "cpu"
         and x.dtype in native.DTYPES
         and x.numel() > 0
-        and x.is_contiguous()
+        and x.dim() >= 2
         and not torch.is_autocast_enabled("cpu")
+        and all(t.device.type == "cpu" and t.dtype == x.dtype for t in given)
+        and all(t.shape == x.shape and t.is_contiguous() for t in given)
         and all(p.dtype == x.dtype and p.device == x.device for p in parameters)
+        and all(p.shape == x.shape[1:2] for p in parameters)
+    )
+
+
+def _is_watched() -> bool:
+    """Whether somebody records or transforms operations, of which the engine's are none to him."""
+    return bool(
+        torch._C._functorch.peek_interpreter_stack()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state()
+        or forward_ad._current_level >= 0
     )
 
 

@@ -1,8 +1,7 @@
 """Activations as independent Gaussians, and what every kind of layer makes of them.
 
-A rule takes a module and ``Moments``, for ``BatchNormReLU2d`` those of a residual too, and returns
-``Moments``. Elements are taken to be independent; that and the Gaussian shape are the two
-approximations, everything else is exact.
+A rule takes a module and ``Moments`` and returns ``Moments``. Elements are taken to be independent;
+that and the Gaussian shape are the two approximations, everything else is exact.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from torch.nn import functional as F
 
 from gossamer.core.rectified import max_moments, relu_moments, smooth_moments
 from gossamer.errors import InvalidValue
-from gossamer.models import BatchNormReLU2d
 from gossamer.nn import BayesianLayer, NativeBatchNorm, SparseLayer
-from gossamer.nn.batchnorm import BatchNormReLU2d as NativeBatchNormReLU2d
 
 
 class Moments:
@@ -103,27 +100,22 @@ def batch_norm_rule(module: nn.modules.batchnorm._BatchNorm, x: Moments) -> Mome
     if module.weight is not None:
         factor = factor * module.weight.square()
     shape = (1, -1) + (1,) * (x.mean.dim() - 2)
-    mean = F.batch_norm(
-        x.mean,
-        module.running_mean,
-        module.running_var,
-        module.weight,
-        module.bias,
-        training=False,
-        eps=module.eps,
-    )
-    return Moments(mean, x.variance * factor.view(shape).to(x.variance.dtype))
+    return Moments(module(x.mean), x.variance * factor.view(shape).to(x.variance.dtype))
 
 
-def batch_norm_relu_rule(
-    module: BatchNormReLU2d, x: Moments | Tensor, residual: Moments | Tensor | None = None
+def native_batch_norm_rule(
+    module: NativeBatchNorm,
+    x: Moments | Tensor,
+    residual: Moments | Tensor | None = None,
+    *,
+    relu: bool = False,
 ) -> Moments:
-    """BatchNorm, the sum and the ReLU one after the other."""
+    """BatchNorm, and the sum and the ReLU that it may do too, one after the other."""
     y = batch_norm_rule(module, _random(x))
-    if residual is None:
-        return Rectified(y)
-    other = _random(residual)
-    return Rectified(Moments(y.mean + other.mean, y.variance + other.variance))
+    if residual is not None:
+        other = _random(residual)
+        y = Moments(y.mean + other.mean, y.variance + other.variance)
+    return Rectified(y) if relu else y
 
 
 def _random(x: Moments | Tensor) -> Moments:
@@ -220,9 +212,7 @@ RULES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.BatchNorm1d: batch_norm_rule,
     nn.BatchNorm2d: batch_norm_rule,
     nn.BatchNorm3d: batch_norm_rule,
-    NativeBatchNorm: batch_norm_rule,
-    BatchNormReLU2d: batch_norm_relu_rule,
-    NativeBatchNormReLU2d: batch_norm_relu_rule,
+    NativeBatchNorm: native_batch_norm_rule,
     nn.ReLU: relu_rule,
     nn.GELU: smooth_rule,
     nn.SiLU: smooth_rule,

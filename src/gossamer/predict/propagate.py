@@ -15,8 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from gossamer.errors import InvalidValue
-from gossamer.models import BatchNormReLU2d
-from gossamer.nn import BayesianLayer
+from gossamer.nn import BayesianLayer, NativeBatchNorm
 from gossamer.predict.moments import RULES, Moments, rule_of
 
 _MODULES: dict[Callable[..., Any], type[nn.Module]] = {
@@ -115,10 +114,10 @@ class _Carrier(fx.Interpreter):
         if not (_is_random(args, kwargs) or isinstance(module, BayesianLayer)):
             return module(*args, **kwargs)
         rule = rule_of(module)
-        most = 2 if isinstance(module, BatchNormReLU2d) else 1
-        if rule is None or not 0 < len(args) <= most or kwargs:
+        takes_more = isinstance(module, NativeBatchNorm)
+        if rule is None or not (takes_more or (len(args) == 1 and not kwargs)):
             raise _unknown(f"module {target.removeprefix('0.')}", type(module).__name__)
-        return rule(module, *args)
+        return rule(module, *args, **kwargs)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By the function's rule."""

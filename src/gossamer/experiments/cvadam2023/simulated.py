@@ -67,8 +67,8 @@ class ExampleSettings:
         spike_decay: δ₀/N; ours in Example 3.
         dpf_spike_decay: The same under DPF, ours; λ₂ is λ₁ there.
         dpf_warmup_epochs: Ours in Example 2.
-        dpf_candidates: Chains that begin under DPF.
-        dpf_rounds: When some of those end.
+        dpf_candidates: Chains that begin under DPF; ours.
+        dpf_rounds: When some of those end; ours.
         cycles: Ours in Example 2.
     """
 
