@@ -9,6 +9,7 @@ namespace {
 #include "noise.h"
 #include "pack.h"
 #include "forward.h"
+#include "backward_tile.h"
 #include "backward.h"
 #include "samples.h"
 #include "posterior.h"

@@ -18,8 +18,8 @@ of training sets, but for one (docs/results.md):
   0.1 it takes a gradient above 0.1. A group between the two thresholds would be in the network and
   under that strong spike; with λ₂ = λ₁ there is none. The 4 was not chosen on any points.
 - Three chains to half of the run for DPF in Example 2, instead of eight of which three go on after
-  150 epochs and one after 1,000: there chains change places for longer. Of eight on another seed
-  the best after 1,500 epochs had been the third, the last and the second after 150, 400 and 1,000.
+  150 epochs and one after 1,000: on held-out points of two other seeds chains still changed places
+  after that.
 - A warm-up of 200 epochs for DPF in Example 2: after 50, columns of variables that matter in
   interactions only are still below that λ₂, and masked they have next to no gradient to come back.
 - One cycle under DPF: at a restart gradients are large for a while, and all inputs come back.
