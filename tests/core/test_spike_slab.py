@@ -11,7 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gossamer.core.groups import STATISTICS, Grouping
-from gossamer.core.spike_slab import hard_mask, soft_mask, spike_threshold, threshold_for
+from gossamer.core.spike_slab import (
+    Rank,
+    hard_mask,
+    soft_mask,
+    spike_threshold,
+    threshold_for,
+    thresholds_for,
+)
 from gossamer.errors import InvalidValue
 
 PRIORS = [
@@ -144,3 +151,53 @@ def test_groups_that_tie_leave_together():
     )
     assert threshold_for(values, grouping, "mean_square", 5) == 81.0
     assert threshold_for(values, grouping, "mean_square", 6) == math.inf
+
+
+def ranks(layers) -> list[Rank]:
+    """Of (statistic, kept weights) per group; sizes are roots, doubled in every other layer."""
+    found = []
+    for number, groups in enumerate(layers):
+        statistic = torch.tensor([s for s, _ in groups])
+        weights = torch.tensor([n for _, n in groups])
+        found.append(Rank(statistic, statistic.sqrt() * (1 + number % 2), weights))
+    return found
+
+
+layers = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.25, 1.0, 4.0, 9.0]), st.integers(0, 3)),
+        min_size=1,
+        max_size=6,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(layers=layers, removed=st.integers(-1, 30))
+@example(layers=[[(1.0, 2), (4.0, 1)], [(0.25, 3), (9.0, 1)]], removed=4)
+@example(layers=[[(1.0, 0)], [(1.0, 1), (1.0, 1)]], removed=1)
+def test_one_order_for_all_layers(layers, removed):
+    """Against the plain way: groups leave one size after the other until enough are gone."""
+    found = ranks(layers)
+    sizes = [list(zip(f.size.tolist(), f.weights.tolist(), strict=True)) for f in found]
+    largest = [max((r for r, n in layer if n), default=-math.inf) for layer in sizes]
+
+    def leaving(cut: float) -> list[list[bool]]:
+        return [
+            [n > 0 and r <= cut and r < top for r, n in layer]
+            for layer, top in zip(sizes, largest, strict=True)
+        ]
+
+    def gone(masks) -> int:
+        return sum(int(f.weights[torch.tensor(m)].sum()) for f, m in zip(found, masks, strict=True))
+
+    cuts = sorted({r for layer in sizes for r, n in layer if n})
+    wanted = leaving(-1.0)
+    for cut in cuts:
+        if gone(wanted) >= removed:
+            break
+        wanted = leaving(cut)
+    for layer, threshold, mask in zip(found, thresholds_for(found, removed), wanted, strict=True):
+        is_zeroed = (layer.statistic < threshold) & (layer.weights > 0)
+        assert is_zeroed.tolist() == mask

@@ -55,7 +55,7 @@ def line(key: str, accuracy: float, error: float = 0.002, sparsity: float = 0.0)
 def test_verdicts_by_hand() -> None:
     results = {key: line(key, 0.88) for key in DENSE}
     for key in SPARSE:
-        results[key] = line(key, 0.87, sparsity=int(key[-2:]) / 100 - 0.001)
+        results[key] = line(key, 0.87, sparsity=int(key[-2:]) / 100 + 0.001)
     dense, *alike, reached = TABLE.checks
     assert dense.function(results) == (True, "CV-SGHMC - DFP 90 % = 1.00 points")
     assert [check.function(results)[0] for check in (*alike, reached)] == [True] * 4
@@ -80,9 +80,9 @@ def test_it_runs_and_tells_the_sparsity_of_the_networks_that_predict(
     for key in DENSE:
         assert (lines[key].mean("sparsity"), lines[key].mean("nnz")) == (0.0, total)
     for key in SPARSE:
-        # The one channel of conv1 stays, and whole input channels leave conv2.
-        target = int(key[-2:]) / 100
-        assert lines[key].mean("sparsity") == pytest.approx(target, abs=0.015)
+        # Whole groups leave, the largest of which are input channels of conv2 (1,250 weights).
+        beyond = lines[key].mean("sparsity") - int(key[-2:]) / 100
+        assert -1e-5 <= beyond <= 1250 / total
         assert lines[key].mean("nnz") == pytest.approx(
             (1 - lines[key].mean("sparsity")) * total, abs=0.5
         )

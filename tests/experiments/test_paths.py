@@ -36,7 +36,7 @@ def config(fashion_dir: str) -> RunConfig:
 
 
 def of(config: RunConfig, pruning: str) -> RunConfig:
-    return replace(config, method_options=pruned_options(pruning, 0.9))
+    return replace(config, method_options=pruned_options(pruning, 0.9, "layer"))
 
 
 @pytest.fixture(scope="module")

@@ -287,13 +287,14 @@ def columns(layer) -> int:
 @pytest.mark.parametrize("target", [0.3, 0.9])
 @pytest.mark.parametrize("sparsity", [0.0, 0.2])
 @pytest.mark.parametrize("prune_end", [0.51, 1.0])
-def test_the_target_is_reached_in_time(pruning, target, sparsity, prune_end):
+def test_the_target_of_every_layer_is_reached_in_time(pruning, target, sparsity, prune_end):
     net = nn.Sequential(nn.Flatten(), nn.Linear(108, 16), nn.Tanh(), nn.Linear(16, 12), nn.Tanh())
     net.append(nn.Linear(12, 3))
     method = build(
         net=net,
         pruning=pruning,
         target_sparsity=target,
+        target_scope="layer",
         sparsity=sparsity,
         sparsity_distribution="uniform",
         prune_end=prune_end,
@@ -325,6 +326,59 @@ def test_the_target_is_reached_in_time(pruning, target, sparsity, prune_end):
             # Under DPF groups with different numbers of kept weights may change places.
             play = 0 if pruning == "dfp" or sparsity == 0.0 else columns(layer)
             assert after[name] >= before[name] - play, "monotone"
+
+
+@pytest.mark.parametrize("pruning", ["dfp", "dpf"])
+@pytest.mark.parametrize("target", [0.3, 0.8])
+@pytest.mark.parametrize("weight_decay", [None, 1e-3, 0.0])
+def test_the_target_of_the_network_is_reached_by_one_threshold(pruning, target, weight_decay):
+    """What is left of every layer is larger than what left, all in units of the layer's prior."""
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(96, 8), nn.Tanh())
+    net.append(nn.Linear(8, 3))
+    method = build(
+        net=net,
+        pruning=pruning,
+        target_sparsity=target,
+        weight_decay=weight_decay,
+        spike_threshold=0.0,
+        prune_threshold=0.0,
+        prune_end=0.5,
+        backend="masked",
+    )
+    run(method, TOTAL // 2 - 1)
+    decays = {id(p): g["weight_decay"] for g in method.optimizer.param_groups for p in g["params"]}
+    pruner = method.pruner
+    before = {}
+    refresh = pruner.refresh
+
+    def watched(asked):
+        """The state that the last masks are formed from."""
+        for name, layer in sparse_layers(method.model).items():
+            flat = dense(layer, layer.leading().detach())
+            before[name] = flat.transpose(0, 1).flatten(1), decays[id(layer.leading())]
+        refresh(asked)
+
+    pruner.refresh = watched
+    run(method, 1, TOTAL // 2 - 1)
+    total = sum(layer.layout.numel for layer in sparse_layers(method.model).values())
+    assert pruner.total == total
+    left, gone, largest_group = [], [], 0
+    for name, layer in sparse_layers(method.model).items():
+        units, decay = before[name]
+        ranges = units.amax(1) - units.amin(1)
+        size = ranges if layer.layout.kind == "conv" else units.square().mean(1).sqrt()
+        size = size * (decay**0.5 or 1.0)
+        keep = torch.ones(layer.nnz, dtype=torch.bool) if pruning == "dfp" else pruner.masks[name]
+        kept = torch.zeros(layer.layout.numel, dtype=torch.bool)
+        kept[layer.support.positions()] = keep
+        is_left = kept.view(layer.layout.shape).transpose(0, 1).flatten(1).all(1)
+        assert int(is_left.sum()) * units.shape[1] == int(kept.sum()), "whole units leave"
+        alone = int(is_left.sum()) == 1
+        left += [] if alone else size[is_left].tolist()
+        gone += size[~is_left].tolist()
+        largest_group = max(largest_group, units.shape[1])
+    assert max(gone) < min(left)
+    assert target <= pruner.hard_sparsity <= target + largest_group / total
 
 
 def test_a_target_in_a_run_shorter_than_an_epoch():

@@ -19,6 +19,7 @@ RULE = {
     "spike_decay": 0.5,
     "spike_threshold": 0.0,
     "prune_threshold": 0.0,
+    "target_scope": "network",
 }
 
 
@@ -165,9 +166,9 @@ def test_refused_under_compile_with_nothing_changed():
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.6])
 @pytest.mark.parametrize("target", [0.0, 0.3, 0.62, 0.99])
-def test_a_target_is_met_by_whole_groups(sparsity, target):
+def test_a_target_of_every_layer_is_met_by_whole_groups(sparsity, target):
     net = nn.Sequential(nn.Linear(20, 7), nn.Linear(7, 5))
-    found = pruner(net, sparsity)
+    found = pruner(net, sparsity, target_scope="layer")
     before = {n: layer.nnz for n, layer in sparse_layers(found.model).items()}
     columns = {}
     for name, layer in sparse_layers(found.model).items():

@@ -6,7 +6,9 @@ mean square is below λ₁; the M step is weight decay at the group's precision.
 
 from __future__ import annotations
 
-from math import log
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log
 
 import torch
 from torch import Tensor
@@ -61,7 +63,7 @@ def threshold_for(values: Tensor, grouping: Grouping, statistic: Statistic, remo
     if removed <= 0:
         return 0.0
     if removed >= values.numel():
-        return float("inf")
+        return inf
     sizes = grouping.sizes()
     alive = sizes.nonzero().squeeze(1)
     ordered, order = grouping.statistic(values, statistic)[alive].sort(stable=True)
@@ -69,4 +71,48 @@ def threshold_for(values: Tensor, grouping: Grouping, statistic: Statistic, remo
     last = int(torch.searchsorted(gone, removed))
     # The next statistic that differs: what ties with the last group that leaves goes with it.
     above = ordered[ordered > ordered[last]]
-    return float(above[0]) if above.numel() else float("inf")
+    return float(above[0]) if above.numel() else inf
+
+
+@dataclass(frozen=True, eq=False)
+class Rank:
+    """The groups of a layer in an order that holds across layers.
+
+    Attributes:
+        statistic: Of the layer's hard mask: ``[groups]``.
+        size: What groups of different layers are compared by; rises with the statistic.
+        weights: Kept weights: int64 ``[groups]``; groups without one take no part.
+    """
+
+    statistic: Tensor
+    size: Tensor
+    weights: Tensor
+
+    @property
+    def is_free(self) -> Tensor:
+        """Which groups may leave: all but the largest of the layer and what ties with it."""
+        is_alive = self.weights > 0
+        largest = torch.where(is_alive, self.size, -inf).max()
+        return is_alive & (self.size < largest)
+
+    def threshold(self, size: float) -> float:
+        """The λ₂ that zeroes the free groups up to a size: the least statistic that stays."""
+        leaves = self.is_free & (self.size <= size)
+        stays = self.statistic[(self.weights > 0) & ~leaves]
+        return float(stays.min()) if stays.numel() else 0.0
+
+
+def thresholds_for(layers: Sequence[Rank], removed: int) -> list[float]:
+    """A λ₂ per layer at which at least ``removed`` weights of all layers together are gone.
+
+    Groups of all layers leave in the order of their sizes, with ties all of them; the largest of a
+    layer never does, so that fewer are gone where everything else is. 0 where nothing has to leave.
+    """
+    sizes = torch.cat([layer.size[layer.is_free].cpu() for layer in layers])
+    weights = torch.cat([layer.weights[layer.is_free].cpu() for layer in layers])
+    if removed <= 0 or not len(sizes):
+        return [0.0] * len(layers)
+    ordered, order = sizes.sort(stable=True)
+    gone = weights[order].cumsum(0)
+    last = min(int(torch.searchsorted(gone, removed)), len(gone) - 1)
+    return [layer.threshold(float(ordered[last])) for layer in layers]

@@ -21,7 +21,7 @@ from gossamer.inference.chain_prior import require_narrower
 from gossamer.inference.langevin_base import Langevin
 from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.preconditioned import AUTHORS, PreconditionedConfig, preconditioned
-from gossamer.inference.pruning import Pruner, Pruning, PruningRule
+from gossamer.inference.pruning import Pruner, Pruning, PruningRule, Scope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,8 @@ class EMMCMCConfig(PreconditionedConfig):
             variance, or for a range a tenth of its standard deviation.
         warmup: Share of the run before the first masks.
         target_sparsity: Reach this share of zero weights instead of using ``prune_threshold``.
+        target_scope: ``network``: of all weights, by one λ₂ on sizes relative to the slab's;
+            ``layer``: of every layer's.
         prune_end: Share of the run by which the target is reached.
     """
 
@@ -54,6 +56,7 @@ class EMMCMCConfig(PreconditionedConfig):
     prune_threshold: float | None = None
     warmup: float = 0.1
     target_sparsity: float | None = None
+    target_scope: Scope = "network"
     prune_end: float = 0.5
 
     def __post_init__(self) -> None:
@@ -110,6 +113,7 @@ class EMMCMC(ChainMethod):
             spike_decay=config.spike_decay,
             spike_threshold=config.spike_threshold,
             prune_threshold=config.prune_threshold,
+            target_scope=config.target_scope,
         )
         self.pruner = Pruner(model, optimizer, rule, config.backend)
         self.num_data = num_data

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import sqrt
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from gossamer.core.groups import Group, Grouping, Statistic, Units
-from gossamer.core.spike_slab import hard_mask, soft_mask, threshold_for
+from gossamer.core.spike_slab import Rank, hard_mask, soft_mask, threshold_for, thresholds_for
 from gossamer.errors import InvalidValue
 from gossamer.inference.chain_prior import SpikeAndSlab, spike_and_slab
 from gossamer.inference.langevin_base import Langevin
@@ -29,6 +30,7 @@ from gossamer.nn.walk import WeightGroup, require_groups
 from gossamer.ops import AUTO, choose
 
 Pruning = Literal["dfp", "dpf"]
+Scope = Literal["network", "layer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,8 @@ class PruningRule:
         spike_threshold: λ₁.
         prune_threshold: λ₂. These three follow from the slab where they are ``None``
             (``chain_prior``).
+        target_scope: Whether a target is the share of the ``network``, by one λ₂ for all layers, or
+            that of every ``layer``.
     """
 
     pruning: Pruning
@@ -55,6 +59,7 @@ class PruningRule:
     spike_decay: float | None
     spike_threshold: float | None
     prune_threshold: float | None
+    target_scope: Scope
 
     def soft_group(self, layer: SparseLayer) -> Group:
         """The groups of the soft mask in a layer."""
@@ -131,8 +136,8 @@ class Pruner:
         """Both masks from the present weights, Algorithm 3.
 
         Args:
-            target: Share of every layer's dense weights to be zero now, reached by the λ₂ that
-                gives it; ``None`` uses the rule's own λ₂.
+            target: Share of the dense weights to be zero now, reached by the λ₂ that gives it;
+                ``None`` uses the rule's own λ₂.
         """
         thresholds = None if target is None else self._thresholds(target)
         for group in self._trained:
@@ -229,17 +234,32 @@ class Pruner:
                 layer.use_engine(choose(AUTO, layout, nnz, device, dtype, noisy=False))
 
     def _thresholds(self, target: float) -> dict[str, float]:
-        """λ₂ per layer so that every layer has the target's share of its weights removed."""
-        found = {}
-        for group in self._trained:
-            layer, values = group.first, self._values(group)
-            gone = layer.layout.numel - values.numel()
-            removed = round(target * layer.layout.numel) - gone
-            grouping = self._grouping(layer, self.rule.hard_group(layer))
-            found[group.name] = threshold_for(
-                values, grouping, self.rule.hard_statistic(layer), removed
-            )
-        return found
+        """λ₂ per layer so that the target's share of the weights is removed."""
+        if self.rule.target_scope == "layer":
+            return {group.name: self._layer_threshold(group, target) for group in self._trained}
+        dense = sum(group.first.layout.numel for group in self._trained)
+        gone = dense - sum(self._values(group).numel() for group in self._trained)
+        found = thresholds_for(
+            [self._rank(group) for group in self._trained], round(target * dense) - gone
+        )
+        return {group.name: own for group, own in zip(self._trained, found, strict=True)}
+
+    def _layer_threshold(self, group: WeightGroup, target: float) -> float:
+        layer, values = group.first, self._values(group)
+        gone = layer.layout.numel - values.numel()
+        removed = round(target * layer.layout.numel) - gone
+        grouping = self._grouping(layer, self.rule.hard_group(layer))
+        return threshold_for(values, grouping, self.rule.hard_statistic(layer), removed)
+
+    def _rank(self, group: WeightGroup) -> Rank:
+        """Groups by their weights' size over the slab's: one λ₂ where layers share a slab."""
+        layer, values = group.first, self._values(group)
+        grouping = self._grouping(layer, self.rule.hard_group(layer))
+        kind = self.rule.hard_statistic(layer)
+        statistic = grouping.statistic(values, kind)
+        size = statistic.sqrt() if kind == "mean_square" else statistic
+        precision = self._priors[group.name].slab or 1.0  # without a prior: sizes themselves
+        return Rank(statistic, size.double() * sqrt(precision), grouping.sizes())
 
 
 def _check_statistic(group: WeightGroup, rule: PruningRule) -> None:

@@ -2,8 +2,8 @@
 
 10,000 training images, equal epochs for every method. Dense: SGD, cSGLD, CV-SGHMC (Algorithm 2) and
 CV-Adam (Algorithm 1). Sparse: EM-MCMC (Algorithm 3) under DFP and DPF at 70, 80 and 90 %. The paper
-tunes λ₂ by hand until a sparsity comes out; here the controller reaches it. The paper has no such
-table; what it claims of CIFAR-10 is what must hold.
+tunes λ₂ by hand until a sparsity comes out; here the controller finds the λ₂, one for the network.
+The paper has no such table; what it claims of CIFAR-10 is what must hold.
 """
 
 from __future__ import annotations
@@ -64,17 +64,19 @@ def base_config(data_dir: str | None) -> RunConfig:
     )
 
 
-def pruned_options(pruning: str, target: float) -> dict[str, Any]:
+def pruned_options(pruning: str, target: float, scope: str = "network") -> dict[str, Any]:
     """Settings of EM-MCMC: the sampler of CV-SGHMC, pruned by the middle of the run.
 
     Args:
         pruning: ``"dfp"`` or ``"dpf"``.
-        target: The sparsity of every layer, up to the size of a group.
+        target: The sparsity, up to the size of a group.
+        scope: Of the ``"network"`` or of every ``"layer"``.
     """
     return {
         **_SAMPLER,
         "pruning": pruning,
         "target_sparsity": target,
+        "target_scope": scope,
         "prune_end": 0.5,
         **SPIKES[pruning],
     }
@@ -115,14 +117,13 @@ def _alike(target: float) -> Check:
 
 
 def _reached(results: Results) -> tuple[bool, str]:
-    """Up to conv1, 0.1 % of the weights: its single input channel never leaves."""
     found = {
         key: results[key].mean("sparsity") - target
         for target in SPARSITIES
         for key in (_line("dfp", target), _line("dpf", target))
     }
     worst = min(found, key=lambda key: found[key])
-    return found[worst] >= -0.002, f"{worst} {found[worst]:+.4f}"
+    return found[worst] >= -1e-5, f"{worst} {found[worst]:+.4f}"
 
 
 TABLE = Table(
@@ -133,7 +134,7 @@ TABLE = Table(
     checks=(
         Check("DFP at 90 % within 1.6 points of the dense sampler", _close_to_dense),
         *(_alike(target) for target in SPARSITIES),
-        Check("every network has the sparsity asked for, to 0.002", _reached),
+        Check("every network has at least the sparsity asked for", _reached),
     ),
     scales=("small",),
     jobs=2,

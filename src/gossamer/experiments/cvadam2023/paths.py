@@ -1,7 +1,8 @@
 """``cvadam2023/paths``: Fig. 1, paths of weights by channel, and Fig. 2, sparsity over training.
 
 The runs are those of ``cvadam2023/fashion`` at 90 % (same seed, same steps), watched: LeNet on
-Fashion-MNIST under DFP and DPF. Accuracy is that of the present network on the validation images,
+Fashion-MNIST under DFP and DPF; but every layer has the sparsity, so that channels leave the
+convolution too. Accuracy is that of the present network on the validation images,
 not of the samples kept so far.
 """
 
@@ -194,7 +195,7 @@ def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None])
         config = replace(
             base_config(data_dir),
             method="em_mcmc",
-            method_options=pruned_options(pruning, TARGET),
+            method_options=pruned_options(pruning, TARGET, "layer"),
             seed=seed,
         )
         seen[pruning.upper()] = watch(config, notice)
