@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gossamer.core.groups import STATISTICS, Grouping
 from gossamer.core.spike_slab import (
-    Rank,
+    Candidates,
     hard_mask,
     soft_mask,
     spike_threshold,
@@ -153,23 +153,13 @@ def test_groups_that_tie_leave_together():
     assert threshold_for(values, grouping, "mean_square", 6) == math.inf
 
 
-def ranks(layers) -> list[Rank]:
-    """Of (statistic, kept weights) per group; sizes are roots, doubled in every other layer."""
-    found = []
-    for number, groups in enumerate(layers):
-        statistic = torch.tensor([s for s, _ in groups])
-        weights = torch.tensor([n for _, n in groups])
-        found.append(Rank(statistic, statistic.sqrt() * (1 + number % 2), weights))
-    return found
-
-
+# (statistic, kept weights) of the groups of every layer, with ties and with groups that are gone.
 layers = st.lists(
     st.lists(
         st.tuples(st.sampled_from([0.0, 0.25, 1.0, 4.0, 9.0]), st.integers(0, 3)),
         min_size=1,
         max_size=6,
     ),
-    min_size=1,
     max_size=4,
 )
 
@@ -177,27 +167,50 @@ layers = st.lists(
 @given(layers=layers, removed=st.integers(-1, 30))
 @example(layers=[[(1.0, 2), (4.0, 1)], [(0.25, 3), (9.0, 1)]], removed=4)
 @example(layers=[[(1.0, 0)], [(1.0, 1), (1.0, 1)]], removed=1)
+@example(layers=[[(0.0, 1), (0.0, 1)], [(4.0, 1), (9.0, 1)]], removed=1)
+@example(layers=[[(4.0, 1), (4.0, 1), (9.0, 1)], [(1.0, 1)] * 4], removed=2)
+@example(layers=[[(9.0, 0), (1.0, 1), (4.0, 1)], [(1.0, 1), (9.0, 1)]], removed=1)
 def test_one_order_for_all_layers(layers, removed):
-    """Against the plain way: groups leave one size after the other until enough are gone."""
-    found = ranks(layers)
-    sizes = [list(zip(f.size.tolist(), f.weights.tolist(), strict=True)) for f in found]
-    largest = [max((r for r, n in layer if n), default=-math.inf) for layer in sizes]
+    """Against the plain way: groups leave one score after the other until enough are gone."""
+    free = []  # score, layer, group, weights; one of the largest of a layer is not among them
+    for number, groups in enumerate(layers):
+        alive = {i: s for i, (s, n) in enumerate(groups) if n}
+        reserved = max(alive, key=lambda i: alive[i], default=None)
+        for i in alive.keys() - {reserved}:
+            above = sum(s for s in alive.values() if s >= alive[i])
+            score = alive[i] / above / (1 + number % 2) if above else 0.0
+            free.append((score, number, i, groups[i][1]))
+    cut = -1.0
+    for score in sorted({one[0] for one in free}):
+        if sum(n for other, _, _, n in free if other <= cut) < removed:
+            cut = score
+    candidates = [
+        Candidates(
+            statistic, statistic.double(), torch.tensor([n for _, n in groups]), 1 + number % 2
+        )
+        for number, groups in enumerate(layers)
+        for statistic in [torch.tensor([s for s, _ in groups])]
+    ]
+    found = thresholds_for(candidates, removed)
+    for number, (groups, threshold) in enumerate(zip(layers, found, strict=True)):
+        leaving = {i for score, layer, i, _ in free if layer == number and score <= cut}
+        alive = {i: s for i, (s, n) in enumerate(groups) if n}
+        if leaving and max(alive[i] for i in leaving) == max(alive.values()):
+            assert threshold == math.inf, "what ties with the largest: the pruner keeps one"
+        else:
+            assert {i for i, s in alive.items() if s < threshold} == leaving
 
-    def leaving(cut: float) -> list[list[bool]]:
-        return [
-            [n > 0 and r <= cut and r < top for r, n in layer]
-            for layer, top in zip(sizes, largest, strict=True)
-        ]
 
-    def gone(masks) -> int:
-        return sum(int(f.weights[torch.tensor(m)].sum()) for f, m in zip(found, masks, strict=True))
-
-    cuts = sorted({r for layer in sizes for r, n in layer if n})
-    wanted = leaving(-1.0)
-    for cut in cuts:
-        if gone(wanted) >= removed:
-            break
-        wanted = leaving(cut)
-    for layer, threshold, mask in zip(found, thresholds_for(found, removed), wanted, strict=True):
-        is_zeroed = (layer.statistic < threshold) & (layer.weights > 0)
-        assert is_zeroed.tolist() == mask
+@pytest.mark.parametrize(
+    ("statistic", "power"), [("mean_square", 1), ("range", 2), ("abs_range", 2)]
+)
+def test_scores_are_shares_of_squares_per_weight(statistic, power):
+    grouping = Grouping(torch.tensor([0, 0, 1, 1, 2, 3, 3]), 5, size=2)
+    values = torch.tensor([1.0, -3.0, 2.0, 0.5, 0.0, -1.0, 4.0])
+    found = Candidates.of(values, grouping, statistic)
+    size = [float(s) ** power for s in grouping.statistic(values, statistic)]
+    for i in (0, 1, 3):
+        wanted = size[i] / sum(s for s in size if s >= size[i]) / 2
+        assert float(found.scores()[i]) == pytest.approx(wanted, rel=1e-12)
+    assert found.scores()[[2, 4]].tolist() == [0.0, 0.0]
+    assert found.weights.tolist() == [2, 2, 1, 2, 0]

@@ -44,7 +44,7 @@ def seen(config: RunConfig) -> dict[str, Watched]:
     return {p: watch(of(config, p), lambda line: None, records=3) for p in ("dfp", "dpf")}
 
 
-def test_the_watched_run_is_the_run_of_the_table(
+def test_the_watched_run_is_a_run(
     config: RunConfig, seen: dict[str, Watched], tmp_path: Path
 ) -> None:
     """Same seed, same steps: weights, masks and accuracy at the end are those of ``train``."""

@@ -4,76 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
-from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
 import gossamer as gs
+from cases.em_mcmc import (
+    ROWS,
+    TOTAL,
+    batch,
+    build,
+    data,
+    dense,
+    network,
+    run,
+    sizes,
+)
 from cases.engines import needs_native
 from gossamer.errors import InvalidValue, NonFinite
 from gossamer.nn import sparse_layers
 from reference.dense_em import DenseEM
-
-ROWS, BATCH, TOTAL = 24, 10, 48  # batches of 10, 10 and 4 rows: an epoch is 3 steps
-EPOCH = 3
-
-
-def network() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3), nn.Tanh(), nn.Conv2d(6, 4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(36, 3)
-    )
-
-
-def data(dtype=torch.float64):
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(ROWS) % 3
-    x = torch.randn(ROWS, 3, 6, 6, generator=generator, dtype=dtype)
-    x[torch.arange(ROWS), y] += 1.0
-    return x, y
-
-
-def batch(step: int, dtype=torch.float64):
-    x, y = data(dtype)
-    part = slice(step % EPOCH * BATCH, (step % EPOCH + 1) * BATCH)
-    return x[part], y[part]
-
-
-SETTINGS = {
-    "lr": 0.02,
-    "betas": (0.5, 1.0),
-    "tau_lr": 0.5,
-    "cycles": 2,
-    "samples_per_cycle": 2,
-    "sample_every": 7,
-    "weight_decay": 1e-3,
-    "spike_decay": 4.0,
-    "warmup": 0.2,
-}
-
-
-def build(seed: int = 0, net: nn.Module | None = None, dtype=torch.float64, **settings):
-    torch.manual_seed(seed)
-    net = (network() if net is None else net).to(dtype)
-    options = {"num_data": ROWS, "total_steps": TOTAL, **SETTINGS, **settings}
-    return gs.build("em_mcmc", net, **options)
-
-
-def run(method, steps: int, start: int = 0, dtype=torch.float64) -> None:
-    for step in range(start, start + steps):
-        method.step(batch(step, dtype))
-
-
-def sizes(method) -> dict[str, int]:
-    return {name: layer.nnz for name, layer in sparse_layers(method.model).items()}
-
-
-def dense(layer, vector: torch.Tensor) -> torch.Tensor:
-    flat = torch.zeros(layer.layout.numel, dtype=vector.dtype)
-    flat[layer.support.positions()] = vector
-    return flat.view(layer.layout.shape)
-
 
 CASES = {
     # group, prune_group, statistic, λ₁, λ₂
@@ -278,115 +229,6 @@ def test_samples_from_before_and_after_shrinking_all_predict(pruning):
     run(method, 1)
 
 
-def columns(layer) -> int:
-    """Weights of an input unit of a linear layer."""
-    return layer.layout.shape[0]
-
-
-@pytest.mark.parametrize("pruning", ["dfp", "dpf"])
-@pytest.mark.parametrize("target", [0.3, 0.9])
-@pytest.mark.parametrize("sparsity", [0.0, 0.2])
-@pytest.mark.parametrize("prune_end", [0.51, 1.0])
-def test_the_target_of_every_layer_is_reached_in_time(pruning, target, sparsity, prune_end):
-    net = nn.Sequential(nn.Flatten(), nn.Linear(108, 16), nn.Tanh(), nn.Linear(16, 12), nn.Tanh())
-    net.append(nn.Linear(12, 3))
-    method = build(
-        net=net,
-        pruning=pruning,
-        target_sparsity=target,
-        target_scope="layer",
-        sparsity=sparsity,
-        sparsity_distribution="uniform",
-        prune_end=prune_end,
-        backend="masked",
-    )
-    layers, due = sparse_layers(method.model), math.ceil(prune_end * TOTAL)
-    seen = []
-    for step in range(1, TOTAL + 1):
-        method.step(batch(step - 1))
-        gone = {
-            name: layer.layout.numel
-            - (int(method.pruner.masks[name].sum()) if name in method.pruner.masks else layer.nnz)
-            for name, layer in layers.items()
-        }
-        seen.append(gone)
-        left = max(0.0, 1 - (step / TOTAL - 0.2) / (prune_end - 0.2)) if step < due else 0.0
-        asked = target * (1 - left**3)
-        for name, layer in layers.items():
-            start = round(sparsity * layer.layout.numel)
-            if step < 0.2 * TOTAL:
-                assert abs(gone[name] - start) <= 1, "nothing leaves during the warm-up"
-                continue
-            most = max(asked * layer.layout.numel, start) + columns(layer) + 1
-            assert gone[name] <= most, "within one group above the schedule"
-            if step >= due:
-                assert gone[name] >= round(target * layer.layout.numel)
-    for before, after in pairwise(seen):
-        for name, layer in layers.items():
-            # Under DPF groups with different numbers of kept weights may change places.
-            play = 0 if pruning == "dfp" or sparsity == 0.0 else columns(layer)
-            assert after[name] >= before[name] - play, "monotone"
-
-
-@pytest.mark.parametrize("pruning", ["dfp", "dpf"])
-@pytest.mark.parametrize("target", [0.3, 0.8])
-@pytest.mark.parametrize("weight_decay", [None, 1e-3, 0.0])
-def test_the_target_of_the_network_is_reached_by_one_threshold(pruning, target, weight_decay):
-    """What is left of every layer is larger than what left, all in units of the layer's prior."""
-    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(96, 8), nn.Tanh())
-    net.append(nn.Linear(8, 3))
-    method = build(
-        net=net,
-        pruning=pruning,
-        target_sparsity=target,
-        weight_decay=weight_decay,
-        spike_threshold=0.0,
-        prune_threshold=0.0,
-        prune_end=0.5,
-        backend="masked",
-    )
-    run(method, TOTAL // 2 - 1)
-    decays = {id(p): g["weight_decay"] for g in method.optimizer.param_groups for p in g["params"]}
-    pruner = method.pruner
-    before = {}
-    refresh = pruner.refresh
-
-    def watched(asked):
-        """The state that the last masks are formed from."""
-        for name, layer in sparse_layers(method.model).items():
-            flat = dense(layer, layer.leading().detach())
-            before[name] = flat.transpose(0, 1).flatten(1), decays[id(layer.leading())]
-        refresh(asked)
-
-    pruner.refresh = watched
-    run(method, 1, TOTAL // 2 - 1)
-    total = sum(layer.layout.numel for layer in sparse_layers(method.model).values())
-    assert pruner.total == total
-    left, gone, largest_group = [], [], 0
-    for name, layer in sparse_layers(method.model).items():
-        units, decay = before[name]
-        ranges = units.amax(1) - units.amin(1)
-        size = ranges if layer.layout.kind == "conv" else units.square().mean(1).sqrt()
-        size = size * (decay**0.5 or 1.0)
-        keep = torch.ones(layer.nnz, dtype=torch.bool) if pruning == "dfp" else pruner.masks[name]
-        kept = torch.zeros(layer.layout.numel, dtype=torch.bool)
-        kept[layer.support.positions()] = keep
-        is_left = kept.view(layer.layout.shape).transpose(0, 1).flatten(1).all(1)
-        assert int(is_left.sum()) * units.shape[1] == int(kept.sum()), "whole units leave"
-        alone = int(is_left.sum()) == 1
-        left += [] if alone else size[is_left].tolist()
-        gone += size[~is_left].tolist()
-        largest_group = max(largest_group, units.shape[1])
-    assert max(gone) < min(left)
-    assert target <= pruner.hard_sparsity <= target + largest_group / total
-
-
-def test_a_target_in_a_run_shorter_than_an_epoch():
-    method = build(num_data=10_000, target_sparsity=0.5, prune_end=0.6)
-    run(method, TOTAL)
-    assert method.pruner.hard_sparsity >= 0.495
-
-
 @pytest.mark.parametrize("pruning", ["dfp", "dpf"])
 def test_no_layer_is_ever_empty(pruning):
     method = build(pruning=pruning, prune_threshold=1e9, spike_threshold=0.0)
@@ -495,6 +337,7 @@ def test_groups_of_one_weight_have_no_range():
         ({"target_sparsity": -0.1}, "target_sparsity"),
         ({"target_sparsity": 0.5, "prune_end": 0.1}, "prune_end.*warmup = 0.2"),
         ({"target_sparsity": 0.5, "prune_end": 1.1}, "prune_end"),
+        ({"target_sparsity": 0.5, "target_scope": "block"}, "target_scope.*network"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, message):

@@ -6,34 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-import gossamer as gs
-from gossamer.inference.langevin import CVSGHMC
-from gossamer.inference.pruning import Pruner, PruningRule
+from cases.pruning import pruner
 from gossamer.nn import sparse_layers
-
-RULE = {
-    "pruning": "dfp",
-    "group": "auto",
-    "prune_group": "auto",
-    "statistic": "auto",
-    "spike_decay": 0.5,
-    "spike_threshold": 0.0,
-    "prune_threshold": 0.0,
-    "target_scope": "network",
-}
-
-
-def pruner(net: nn.Module, sparsity: float = 0.0, steps: int = 1, **rule) -> Pruner:
-    model = gs.to_sparse(net, sparsity, backend="masked").double()
-    optimizer = CVSGHMC(model.parameters(), lr=0.0, num_data=10, temperature=0.0, weight_decay=1e-3)
-    held = [p.detach().clone() for p in model.parameters()]
-    for _ in range(steps):  # fills the state
-        for p in model.parameters():
-            p.grad = torch.zeros_like(p)
-        optimizer.step()
-    for p, value in zip(model.parameters(), held, strict=True):
-        p.data.copy_(value)  # the first velocity is random
-    return Pruner(model, optimizer, PruningRule(**{**RULE, **rule}), backend="masked")
 
 
 def with_weight(layer: nn.Module, weight) -> nn.Module:
@@ -162,26 +136,3 @@ def test_refused_under_compile_with_nothing_changed():
         torch.compile(step, backend="eager")()
     assert parameter.numel() == 20
     assert {k: v.shape for k, v in found.optimizer.state[parameter].items()} == shapes
-
-
-@pytest.mark.parametrize("sparsity", [0.0, 0.6])
-@pytest.mark.parametrize("target", [0.0, 0.3, 0.62, 0.99])
-def test_a_target_of_every_layer_is_met_by_whole_groups(sparsity, target):
-    net = nn.Sequential(nn.Linear(20, 7), nn.Linear(7, 5))
-    found = pruner(net, sparsity, target_scope="layer")
-    before = {n: layer.nnz for n, layer in sparse_layers(found.model).items()}
-    columns = {}
-    for name, layer in sparse_layers(found.model).items():
-        dense = layer.weight.detach()
-        kept = (dense != 0).sum(0).clamp(min=1)
-        columns[name] = (dense.square().sum(0) / kept, (dense != 0).sum(0))
-    found.refresh(target)
-    for name, layer in sparse_layers(found.model).items():
-        score, count = columns[name]
-        wanted = before[name]
-        order = [i for i in score.argsort().tolist() if count[i] > 0]
-        for column in order[:-1]:
-            if layer.layout.numel - wanted >= round(target * layer.layout.numel):
-                break
-            wanted -= int(count[column])
-        assert layer.nnz == wanted

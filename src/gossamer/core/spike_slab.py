@@ -75,44 +75,73 @@ def threshold_for(values: Tensor, grouping: Grouping, statistic: Statistic, remo
 
 
 @dataclass(frozen=True, eq=False)
-class Rank:
-    """The groups of a layer in an order that holds across layers.
+class Candidates:
+    """The groups of a layer, in an order that holds across layers.
 
     Attributes:
         statistic: Of the layer's hard mask: ``[groups]``.
-        size: What groups of different layers are compared by; rises with the statistic.
+        square: The same in units of a weight's square: ``[groups]``.
         weights: Kept weights: int64 ``[groups]``; groups without one take no part.
+        size: Dense weights per group.
     """
 
     statistic: Tensor
-    size: Tensor
+    square: Tensor
     weights: Tensor
+    size: int
 
-    @property
-    def is_free(self) -> Tensor:
-        """Which groups may leave: all but the largest of the layer and what ties with it."""
-        is_alive = self.weights > 0
-        largest = torch.where(is_alive, self.size, -inf).max()
-        return is_alive & (self.size < largest)
+    @classmethod
+    def of(cls, values: Tensor, grouping: Grouping, statistic: Statistic) -> Candidates:
+        """The groups of kept values ``[nnz]``."""
+        found = grouping.statistic(values, statistic).cpu()
+        square = found.double() if statistic == "mean_square" else found.double().square()
+        return cls(found, square, grouping.sizes().cpu(), grouping.size)
 
-    def threshold(self, size: float) -> float:
-        """The λ₂ that zeroes the free groups up to a size: the least statistic that stays."""
-        leaves = self.is_free & (self.size <= size)
-        stays = self.statistic[(self.weights > 0) & ~leaves]
-        return float(stays.min()) if stays.numel() else 0.0
+    def scores(self) -> Tensor:
+        """What a layer would lose with a group, per weight: float64 ``[groups]``.
+
+        Lost is the group's share of the squares of itself and of all that are as large or larger:
+        1 for the largest, about 1/k for the k-th. That is the score of LAMP (Lee et al., ICLR 2021)
+        for groups; over their size, because groups of different layers cost differently.
+        """
+        square = torch.where(self.weights > 0, self.square, 0.0)
+        ordered, order = square.sort(descending=True, stable=True)
+        sums = ordered.cumsum(0)
+        # Of groups that tie the sum of the last one, so that they have one score.
+        last = torch.searchsorted(-ordered, -ordered, right=True) - 1
+        share = ordered / sums[last].clamp(min=torch.finfo(sums.dtype).tiny)
+        return torch.empty_like(share).scatter_(0, order, share / self.size)
+
+    def leaving(self, score: float) -> Tensor:
+        """Which groups leave up to a score: bool ``[groups]``; one of the largest never does."""
+        leaves = (self.weights > 0) & (self.scores() <= score)
+        leaves[torch.where(self.weights > 0, self.square, -1.0).argmax()] = False
+        return leaves
+
+    def threshold(self, score: float) -> float:
+        """The λ₂ for them: above all that leave; infinity where one of the largest leaves too."""
+        leaves = self.leaving(score)
+        if not bool(leaves.any()):
+            return 0.0
+        above = self.statistic[(self.weights > 0) & (self.statistic > self.statistic[leaves].max())]
+        return float(above.min()) if above.numel() else inf
 
 
-def thresholds_for(layers: Sequence[Rank], removed: int) -> list[float]:
+def thresholds_for(layers: Sequence[Candidates], removed: int) -> list[float]:
     """A λ₂ per layer at which at least ``removed`` weights of all layers together are gone.
 
-    Groups of all layers leave in the order of their sizes, with ties all of them; the largest of a
-    layer never does, so that fewer are gone where everything else is. 0 where nothing has to leave.
+    Groups of all layers leave in the order of their scores, with ties all of them; a layer keeps
+    one of its largest, so that fewer are gone where nothing else is left. 0 where nothing has to
+    leave.
     """
-    sizes = torch.cat([layer.size[layer.is_free].cpu() for layer in layers])
-    weights = torch.cat([layer.weights[layer.is_free].cpu() for layer in layers])
-    if removed <= 0 or not len(sizes):
+    if removed <= 0 or not layers:
         return [0.0] * len(layers)
-    ordered, order = sizes.sort(stable=True)
+    free = [layer.leaving(inf) for layer in layers]
+    scores = torch.cat([layer.scores()[may] for layer, may in zip(layers, free, strict=True)])
+    weights = torch.cat([layer.weights[may] for layer, may in zip(layers, free, strict=True)])
+    if not len(scores):
+        return [0.0] * len(layers)
+    ordered, order = scores.sort(stable=True)
     gone = weights[order].cumsum(0)
     last = min(int(torch.searchsorted(gone, removed)), len(gone) - 1)
     return [layer.threshold(float(ordered[last])) for layer in layers]

@@ -42,8 +42,8 @@ class EMMCMCConfig(PreconditionedConfig):
             variance, or for a range a tenth of its standard deviation.
         warmup: Share of the run before the first masks.
         target_sparsity: Reach this share of zero weights instead of using ``prune_threshold``.
-        target_scope: ``network``: of all weights, by one λ₂ on sizes relative to the slab's;
-            ``layer``: of every layer's.
+        target_scope: ``network``: of all weights that are trained, by scores of groups that hold
+            across layers; ``layer``: of every layer's.
         prune_end: Share of the run by which the target is reached.
     """
 

@@ -12,14 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import sqrt
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from gossamer.core.groups import Group, Grouping, Statistic, Units
-from gossamer.core.spike_slab import Rank, hard_mask, soft_mask, threshold_for, thresholds_for
+from gossamer.core.spike_slab import (
+    Candidates,
+    hard_mask,
+    soft_mask,
+    threshold_for,
+    thresholds_for,
+)
 from gossamer.errors import InvalidValue
 from gossamer.inference.chain_prior import SpikeAndSlab, spike_and_slab
 from gossamer.inference.langevin_base import Langevin
@@ -48,8 +53,8 @@ class PruningRule:
         spike_threshold: λ₁.
         prune_threshold: λ₂. These three follow from the slab where they are ``None``
             (``chain_prior``).
-        target_scope: Whether a target is the share of the ``network``, by one λ₂ for all layers, or
-            that of every ``layer``.
+        target_scope: Whether a target is the share of the ``network``, which its layers bear
+            according to their ``Candidates.scores``, or that of every ``layer``.
     """
 
     pruning: Pruning
@@ -136,8 +141,8 @@ class Pruner:
         """Both masks from the present weights, Algorithm 3.
 
         Args:
-            target: Share of the dense weights to be zero now, reached by the λ₂ that gives it;
-                ``None`` uses the rule's own λ₂.
+            target: Share of the dense weights (of layers that are trained) to be zero now, reached
+                by the λ₂ that give it; ``None`` uses the rule's own λ₂.
         """
         thresholds = None if target is None else self._thresholds(target)
         for group in self._trained:
@@ -239,9 +244,8 @@ class Pruner:
             return {group.name: self._layer_threshold(group, target) for group in self._trained}
         dense = sum(group.first.layout.numel for group in self._trained)
         gone = dense - sum(self._values(group).numel() for group in self._trained)
-        found = thresholds_for(
-            [self._rank(group) for group in self._trained], round(target * dense) - gone
-        )
+        layers = [self._candidates(group) for group in self._trained]
+        found = thresholds_for(layers, round(target * dense) - gone)
         return {group.name: own for group, own in zip(self._trained, found, strict=True)}
 
     def _layer_threshold(self, group: WeightGroup, target: float) -> float:
@@ -251,15 +255,10 @@ class Pruner:
         grouping = self._grouping(layer, self.rule.hard_group(layer))
         return threshold_for(values, grouping, self.rule.hard_statistic(layer), removed)
 
-    def _rank(self, group: WeightGroup) -> Rank:
-        """Groups by their weights' size over the slab's: one λ₂ where layers share a slab."""
-        layer, values = group.first, self._values(group)
+    def _candidates(self, group: WeightGroup) -> Candidates:
+        layer = group.first
         grouping = self._grouping(layer, self.rule.hard_group(layer))
-        kind = self.rule.hard_statistic(layer)
-        statistic = grouping.statistic(values, kind)
-        size = statistic.sqrt() if kind == "mean_square" else statistic
-        precision = self._priors[group.name].slab or 1.0  # without a prior: sizes themselves
-        return Rank(statistic, size.double() * sqrt(precision), grouping.sizes())
+        return Candidates.of(self._values(group), grouping, self.rule.hard_statistic(layer))
 
 
 def _check_statistic(group: WeightGroup, rule: PruningRule) -> None:

@@ -2,8 +2,8 @@
 
 10,000 training images, equal epochs for every method. Dense: SGD, cSGLD, CV-SGHMC (Algorithm 2) and
 CV-Adam (Algorithm 1). Sparse: EM-MCMC (Algorithm 3) under DFP and DPF at 70, 80 and 90 %. The paper
-tunes λ₂ by hand until a sparsity comes out; here the controller finds the λ₂, one for the network.
-The paper has no such table; what it claims of CIFAR-10 is what must hold.
+tunes λ₂ by hand until a sparsity comes out; here the controller finds the λ₂ of every layer that
+gives the network's. The paper has no such table; what it claims of CIFAR-10 is what must hold.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ TABLE = Table(
     checks=(
         Check("DFP at 90 % within 1.6 points of the dense sampler", _close_to_dense),
         *(_alike(target) for target in SPARSITIES),
-        Check("every network has at least the sparsity asked for", _reached),
+        Check("networks have the sparsity asked for, on average", _reached),
     ),
     scales=("small",),
     jobs=2,
