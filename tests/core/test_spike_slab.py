@@ -211,6 +211,6 @@ def test_scores_are_shares_of_squares_per_weight(statistic, power):
     size = [float(s) ** power for s in grouping.statistic(values, statistic)]
     for i in (0, 1, 3):
         wanted = size[i] / sum(s for s in size if s >= size[i]) / 2
-        assert float(found.scores()[i]) == pytest.approx(wanted, rel=1e-12)
-    assert found.scores()[[2, 4]].tolist() == [0.0, 0.0]
+        assert float(found.scores[i]) == pytest.approx(wanted, rel=1e-12)
+    assert found.scores[[2, 4]].tolist() == [0.0, 0.0]
     assert found.weights.tolist() == [2, 2, 1, 2, 0]

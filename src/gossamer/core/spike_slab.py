@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, log
 
 import torch
@@ -97,6 +98,7 @@ class Candidates:
         square = found.double() if statistic == "mean_square" else found.double().square()
         return cls(found, square, grouping.sizes().cpu(), grouping.size)
 
+    @cached_property
     def scores(self) -> Tensor:
         """What a layer would lose with a group, per weight: float64 ``[groups]``.
 
@@ -114,7 +116,7 @@ class Candidates:
 
     def leaving(self, score: float) -> Tensor:
         """Which groups leave up to a score: bool ``[groups]``; one of the largest never does."""
-        leaves = (self.weights > 0) & (self.scores() <= score)
+        leaves = (self.weights > 0) & (self.scores <= score)
         leaves[torch.where(self.weights > 0, self.square, -1.0).argmax()] = False
         return leaves
 
@@ -137,7 +139,7 @@ def thresholds_for(layers: Sequence[Candidates], removed: int) -> list[float]:
     if removed <= 0 or not layers:
         return [0.0] * len(layers)
     free = [layer.leaving(inf) for layer in layers]
-    scores = torch.cat([layer.scores()[may] for layer, may in zip(layers, free, strict=True)])
+    scores = torch.cat([layer.scores[may] for layer, may in zip(layers, free, strict=True)])
     weights = torch.cat([layer.weights[may] for layer, may in zip(layers, free, strict=True)])
     if not len(scores):
         return [0.0] * len(layers)
