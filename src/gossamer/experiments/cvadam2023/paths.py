@@ -1,9 +1,9 @@
 """``cvadam2023/paths``: Fig. 1, paths of weights by channel, and Fig. 2, sparsity over training.
 
 The runs are those of ``cvadam2023/fashion`` at 90 % (same seed, same steps), watched: LeNet on
-Fashion-MNIST under DFP and DPF; but every layer has the sparsity, so that channels leave the
-convolution too. Accuracy is that of the present network on the validation images,
-not of the samples kept so far.
+Fashion-MNIST under DFP and DPF; but every layer has the sparsity, so that most channels leave
+the convolution too. Accuracy is that of the present network on the validation images, not of the
+samples kept so far.
 """
 
 from __future__ import annotations
