@@ -16,7 +16,6 @@ from gossamer.core.spike_slab import (
     hard_mask,
     soft_mask,
     spike_threshold,
-    threshold_for,
     thresholds_for,
 )
 from gossamer.errors import InvalidValue
@@ -126,31 +125,30 @@ def test_the_threshold_removes_enough_and_no_more(weights, removed, statistic):
     ids, values = (torch.tensor(part) for part in zip(*weights, strict=True))
     grouping = Grouping(ids, 8)
 
-    def gone(threshold: float) -> int:
-        return int(hard_mask(values, grouping, statistic, threshold).sum())
+    def zeroed(threshold: float) -> list[bool]:
+        return hard_mask(values, grouping, statistic, threshold).tolist()
 
-    threshold = threshold_for(values, grouping, statistic, removed)
-    if removed <= 0:
-        assert threshold == 0.0
-        assert gone(threshold) == 0
-        return
-    assert gone(threshold) >= min(removed, len(weights))
-    alive = grouping.statistic(values, statistic)[ids]
-    smaller = [t for t in {*alive.tolist(), 0.0} if t < threshold]
-    assert smaller, "the smallest statistic is a threshold that removes nothing"
-    assert all(gone(t) < removed for t in smaller)
+    alive = grouping.statistic(values, statistic)[ids.unique()].tolist()
+    enough = (t for t in sorted({0.0, *alive, math.inf}) if sum(zeroed(t)) >= removed)
+    wanted = next(enough, math.inf)
+    if wanted == math.inf and alive.count(max(alive)) == 1:
+        wanted = max(alive)  # a single largest group stays
+    threshold = thresholds_for([Candidates.of(values, grouping, statistic)], removed)[0]
+    assert zeroed(threshold) == zeroed(wanted)
 
 
 def test_groups_that_tie_leave_together():
     grouping = Grouping(torch.tensor([0, 0, 1, 1, 2, 3]), 4)
     values = torch.tensor([1.0, 1.0, 1.0, 1.0, 2.0, 9.0])
-    threshold = threshold_for(values, grouping, "mean_square", 1)
+    layer = Candidates.of(values, grouping, "mean_square")
+    threshold = thresholds_for([layer], 1)[0]
     assert threshold == 4.0
     assert (
         hard_mask(values, grouping, "mean_square", threshold).tolist() == [True] * 4 + [False] * 2
     )
-    assert threshold_for(values, grouping, "mean_square", 5) == 81.0
-    assert threshold_for(values, grouping, "mean_square", 6) == math.inf
+    assert thresholds_for([layer], 5) == thresholds_for([layer], 6) == [81.0]
+    tied = Candidates.of(torch.ones(6), grouping, "mean_square")
+    assert thresholds_for([tied], 1) == [math.inf], "the pruner keeps one"
 
 
 # (statistic, kept weights) of the groups of every layer, with ties and with groups that are gone.

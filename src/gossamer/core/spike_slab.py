@@ -55,26 +55,6 @@ def hard_mask(values: Tensor, grouping: Grouping, statistic: Statistic, threshol
     return (grouping.statistic(values, statistic) < threshold)[grouping.ids]
 
 
-def threshold_for(values: Tensor, grouping: Grouping, statistic: Statistic, removed: int) -> float:
-    """The λ₂ at which ``hard_mask`` zeroes groups until at least ``removed`` weights are gone.
-
-    Groups leave in the order of their statistic; with ties all of them leave. 0 where nothing has
-    to leave, infinity where everything must.
-    """
-    if removed <= 0:
-        return 0.0
-    if removed >= values.numel():
-        return inf
-    sizes = grouping.sizes()
-    alive = sizes.nonzero().squeeze(1)
-    ordered, order = grouping.statistic(values, statistic)[alive].sort(stable=True)
-    gone = sizes[alive][order].cumsum(0)
-    last = int(torch.searchsorted(gone, removed))
-    # The next statistic that differs: what ties with the last group that leaves goes with it.
-    above = ordered[ordered > ordered[last]]
-    return float(above[0]) if above.numel() else inf
-
-
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """The groups of a layer, in an order that holds across layers.

@@ -18,13 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.core.groups import Group, Grouping, Statistic, Units
-from gossamer.core.spike_slab import (
-    Candidates,
-    hard_mask,
-    soft_mask,
-    threshold_for,
-    thresholds_for,
-)
+from gossamer.core.spike_slab import Candidates, hard_mask, soft_mask, thresholds_for
 from gossamer.errors import InvalidValue
 from gossamer.inference.chain_prior import SpikeAndSlab, spike_and_slab
 from gossamer.inference.langevin_base import Langevin
@@ -240,20 +234,14 @@ class Pruner:
 
     def _thresholds(self, target: float) -> dict[str, float]:
         """λ₂ per layer so that the target's share of the weights is removed."""
-        if self.rule.target_scope == "layer":
-            return {group.name: self._layer_threshold(group, target) for group in self._trained}
-        dense = sum(group.first.layout.numel for group in self._trained)
-        gone = dense - sum(self._values(group).numel() for group in self._trained)
-        layers = [self._candidates(group) for group in self._trained]
-        found = thresholds_for(layers, round(target * dense) - gone)
-        return {group.name: own for group, own in zip(self._trained, found, strict=True)}
-
-    def _layer_threshold(self, group: WeightGroup, target: float) -> float:
-        layer, values = group.first, self._values(group)
-        gone = layer.layout.numel - values.numel()
-        removed = round(target * layer.layout.numel) - gone
-        grouping = self._grouping(layer, self.rule.hard_group(layer))
-        return threshold_for(values, grouping, self.rule.hard_statistic(layer), removed)
+        trained = self._trained
+        found: dict[str, float] = {}
+        for part in [[g] for g in trained] if self.rule.target_scope == "layer" else [trained]:
+            dense = sum(group.first.layout.numel for group in part)
+            gone = dense - sum(self._values(group).numel() for group in part)
+            own = thresholds_for(list(map(self._candidates, part)), round(target * dense) - gone)
+            found.update(zip((group.name for group in part), own, strict=True))
+        return found
 
     def _candidates(self, group: WeightGroup) -> Candidates:
         layer = group.first
