@@ -105,6 +105,31 @@ def test_a_gradient_at_the_masked_weights_reaches_the_masked_ones():
     assert bool((layer.leading().grad[~found.masks["0"]] != 0).all())
 
 
+def test_masked_inputs_are_named_while_they_are_masked():
+    """What the engine leaves out is what the mask leaves out, and only inside."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(12, 4))
+    found = pruner(net, pruning="dpf", prune_threshold=0.03)
+    found.refresh()
+    conv, linear = (group.first for group in found.groups)
+    columns = found.masks["2"].view(4, 12).any(0)
+    assert 0 < int(columns.sum()) < 12
+    with found.effective():
+        assert linear.pattern.read.tolist() == columns.nonzero().flatten().tolist()
+        assert conv.pattern.read is None
+        assert bool((linear.weight[:, ~columns] == 0).all())
+    assert linear.pattern.read is None
+    with pytest.raises(KeyError), found.effective():
+        raise KeyError
+    assert linear.pattern.read is None
+
+
+def test_a_layer_that_is_sparse_already_names_none():
+    found = pruner(nn.Sequential(nn.Linear(12, 4)), 0.5, pruning="dpf", prune_threshold=0.03)
+    found.refresh()
+    with found.effective():
+        assert found.groups[0].first.pattern.read is None
+
+
 @pytest.mark.parametrize("pruning", ["dfp", "dpf"])
 def test_the_last_group_stays_even_where_gone_ones_tie_with_it(pruning):
     """All statistics 0: the group that stays must be one that still has weights."""

@@ -151,17 +151,23 @@ class Pruner:
     def effective(self) -> Iterator[None]:
         """Weights are m⊙w inside (DPF) and w again afterwards, also after an exception."""
         held = [
-            (group.first.leading(), group.first.leading().detach().clone(), self.masks[group.name])
+            (group, group.first.leading().detach().clone(), self.masks[group.name])
             for group in self.groups
             if group.name in self.masks
         ]
         try:
-            for parameter, values, mask in held:
-                parameter.data = values * mask
+            for group, values, mask in held:
+                group.first.leading().data = values * mask
+                self._read_only(group, _live_inputs(group.first, mask))
             yield
         finally:
-            for parameter, values, _ in held:
-                parameter.data = values
+            for group, values, _ in held:
+                group.first.leading().data = values
+                self._read_only(group, None)
+
+    def _read_only(self, group: WeightGroup, inputs: Tensor | None) -> None:
+        for layer in group.layers:
+            layer.read_only(inputs)
 
     @property
     def _trained(self) -> list[WeightGroup]:
@@ -247,6 +253,16 @@ class Pruner:
         layer = group.first
         grouping = self._grouping(layer, self.rule.hard_group(layer))
         return Candidates.of(self._values(group), grouping, self.rule.hard_statistic(layer))
+
+
+def _live_inputs(layer: SparseLayer, mask: Tensor) -> Tensor | None:
+    """The inputs of a dense linear layer that the mask leaves; ``None`` for other layers.
+
+    On the CPU only: elsewhere the host would wait for the answer, and all inputs cost little.
+    """
+    if layer.layout.kind != "linear" or layer.indices is not None or mask.device.type != "cpu":
+        return None
+    return mask.view(layer.layout.shape).any(0).nonzero().flatten()
 
 
 def _check_statistic(group: WeightGroup, rule: PruningRule) -> None:

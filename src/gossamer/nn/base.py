@@ -129,6 +129,7 @@ class SparseLayer(nn.Module):
         self.register_buffer("indices", support.indices)
         self._derived_from: tuple[int, int] | None = None
         self._pattern: Pattern | None = None
+        self._read: Tensor | None = None
         self.refresh_pattern()
 
     @property
@@ -155,7 +156,18 @@ class SparseLayer(nn.Module):
 
     def _present_pattern(self) -> Pattern:
         found = (getattr(self, f"pattern_{name}", None) for name in self.backend.derived)
-        return Pattern(self.indices, tuple(tensor for tensor in found if tensor is not None))
+        derived = tuple(tensor for tensor in found if tensor is not None)
+        return Pattern(self.indices, derived, self._read)
+
+    def read_only(self, inputs: Tensor | None) -> None:
+        """Tell that for now all weights but those of some inputs are 0.
+
+        The engine may then leave the others out of the forward pass.
+
+        Args:
+            inputs: int64 ``[k]``, of a linear layer with a full support; ``None`` takes it back.
+        """
+        self._read, self._pattern = inputs, None
 
     def _apply(self, *args: Any, **kwargs: Any) -> SparseLayer:
         self._pattern = None  # holds the buffers that a move replaces

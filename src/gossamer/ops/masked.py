@@ -20,6 +20,7 @@ from gossamer.ops.layout import Layout
 from gossamer.ops.normal import noise_dtype, normal_like
 from gossamer.ops.pattern import Pattern
 from gossamer.ops.posterior import variance_of
+from gossamer.ops.reading import reading, skips
 from gossamer.ops.sample_ops import one_by_one
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -77,9 +78,10 @@ class MaskedBackend:
             return F.linear(
                 x.index_select(-1, live), flat.view(layout.shape[0], live.numel()), bias
             )
-        return _apply(
-            _pad(x, layout), _dense(values, pattern.indices, layout, growth), layout, bias
-        )
+        weight = _dense(values, pattern.indices, layout, growth)
+        if pattern.read is not None and skips(x, weight, bias, pattern.read):
+            return reading(x, weight, bias, pattern.read)
+        return _apply(_pad(x, layout), weight, layout, bias)
 
     def local(
         self,

@@ -1,0 +1,94 @@
+"""A dense linear map that leaves out inputs of weight 0, against torch's own product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gossamer.ops import Layout, Pattern, backend
+from gossamer.ops import masked as masked_engine
+from gossamer.ops.reading import FEWEST_SKIPPED, reading, skips
+
+READ = torch.tensor([1, 4, 5])
+INPUTS, OUTPUTS = 9, 4
+
+
+def operands(*lead: int, dtype=torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(3)
+    weight = torch.zeros(OUTPUTS, INPUTS, dtype=dtype)
+    weight[:, READ] = torch.randn(OUTPUTS, len(READ), dtype=dtype)
+    x, bias = torch.randn(*lead, INPUTS, dtype=dtype), torch.randn(OUTPUTS, dtype=dtype)
+    return x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
+
+
+@pytest.mark.parametrize("lead", [(), (7,), (2, 3), (0,)], ids=str)
+@pytest.mark.parametrize("biased", [True, False])
+def test_values_and_gradients_are_those_of_the_dense_product(lead, biased):
+    x, weight, bias = operands(*lead)
+    leaves = [x, weight, bias] if biased else [x, weight]
+    out = reading(x, weight, bias if biased else None, READ)
+    wanted = F.linear(x, weight, bias if biased else None)
+    torch.testing.assert_close(out, wanted, rtol=1e-14, atol=1e-14)
+    back = torch.randn_like(wanted)
+    found = torch.autograd.grad(out, leaves, back)
+    expected = torch.autograd.grad(wanted, leaves, back)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-14)
+    off = torch.ones(INPUTS, dtype=torch.bool).index_fill(0, READ, False)
+    if x.numel() > 0:
+        assert bool((found[1][:, off] != 0).all()), "weights that are 0 have a gradient too"
+
+
+@pytest.mark.parametrize("wanted", range(3))
+def test_only_what_is_asked_for_has_a_gradient(wanted):
+    leaves = [t.detach().requires_grad_(i == wanted) for i, t in enumerate(operands(5))]
+    reading(*leaves, READ).sum().backward()
+    assert [leaf.grad is not None for leaf in leaves] == [i == wanted for i in range(3)]
+
+
+def large(rows: int, inputs: int, read: int) -> tuple[torch.Tensor, ...]:
+    return torch.zeros(rows, inputs), torch.zeros(2, inputs), torch.zeros(2), torch.arange(read)
+
+
+def test_when_it_is_worth_it():
+    rows = FEWEST_SKIPPED // 256
+    assert skips(*large(rows, 512, 256))
+    assert not skips(*large(rows - 1, 512, 256)), "too little to gain"
+    assert not skips(*large(rows, 512, 257)), "most inputs are read"
+    assert not skips(*large(rows, 0, 0)), "no inputs at all"
+
+
+def test_what_it_leaves_to_torch():
+    x, weight, bias, read = large(FEWEST_SKIPPED, 8, 2)
+    assert skips(x, weight, None, read)
+    assert not skips(x.double(), weight, bias, read)
+    assert not skips(x, weight, bias.double(), read)
+    assert not skips(x[:, :7], weight, bias, read), "torch says what is wrong with it"
+    assert not skips(x.to("meta"), weight, bias, read)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not skips(x, weight, bias, read)
+    seen = []
+
+    def one(row: torch.Tensor) -> torch.Tensor:
+        seen.append(skips(row.expand(FEWEST_SKIPPED, 8), weight, bias, read))
+        return row
+
+    torch.func.vmap(one)(x[:2])
+    assert seen == [False]
+
+
+def test_the_reference_engine_takes_it_where_it_may(monkeypatch):
+    x, weight, bias = operands(FEWEST_SKIPPED // 6 + 1)
+    layout, taken = Layout("linear", (OUTPUTS, INPUTS)), []
+
+    def watched(*args):
+        taken.append(True)
+        return reading(*args)
+
+    monkeypatch.setattr(masked_engine, "reading", watched)
+    for read, times in ((None, 0), (READ, 1), (torch.arange(5), 1)):
+        pattern = Pattern(None, (), read)
+        out = backend("masked").product(x, weight.flatten(), pattern, layout, bias, None)
+        torch.testing.assert_close(out, F.linear(x, weight, bias), rtol=1e-14, atol=1e-13)
+        assert len(taken) == times
