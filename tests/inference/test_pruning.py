@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,11 @@ from gossamer.nn import sparse_layers
 def with_weight(layer: nn.Module, weight) -> nn.Module:
     layer.weight.data = torch.tensor(weight).view(layer.weight.shape)
     return layer
+
+
+def read_inputs(layer: nn.Module) -> list[int] | None:
+    found = layer._pattern_for(layer.pass_values()).read
+    return None if found is None else found.tolist()
 
 
 def test_what_auto_means():
@@ -114,20 +121,59 @@ def test_masked_inputs_are_named_while_they_are_masked():
     columns = found.masks["2"].view(4, 12).any(0)
     assert 0 < int(columns.sum()) < 12
     with found.effective():
-        assert linear.pattern.read.tolist() == columns.nonzero().flatten().tolist()
-        assert conv.pattern.read is None
+        assert read_inputs(linear) == columns.nonzero().flatten().tolist()
+        assert read_inputs(conv) is None
         assert bool((linear.weight[:, ~columns] == 0).all())
-    assert linear.pattern.read is None
+    assert read_inputs(linear) is None
     with pytest.raises(KeyError), found.effective():
         raise KeyError
-    assert linear.pattern.read is None
+    assert read_inputs(linear) is None
+
+
+def test_masks_that_change_name_others():
+    found = pruner(nn.Sequential(nn.Linear(12, 4)), pruning="dpf", prune_threshold=0.03)
+    seen = []
+    for mask in (torch.arange(48) % 12 == 3, torch.arange(48) == 5):
+        found.masks = {"0": mask}
+        for _ in range(2):
+            with found.effective():
+                seen.append(read_inputs(found.groups[0].first))
+    assert seen == [[3], [3], [5], [5]]
+
+
+def test_every_name_of_a_shared_weight_reads_the_same():
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+    second.weight = first.weight
+    found = pruner(nn.Sequential(first, second), pruning="dpf", prune_threshold=0.06)
+    found.refresh()
+    (group,) = found.groups
+    assert len(group.layers) == 2
+    with found.effective():
+        names = [read_inputs(layer) for layer in group.layers]
+    assert names[0] == names[1] is not None
 
 
 def test_a_layer_that_is_sparse_already_names_none():
     found = pruner(nn.Sequential(nn.Linear(12, 4)), 0.5, pruning="dpf", prune_threshold=0.03)
     found.refresh()
     with found.effective():
-        assert found.groups[0].first.pattern.read is None
+        assert read_inputs(found.groups[0].first) is None
+
+
+def test_other_weights_in_a_masked_network_are_read_whole():
+    """Copies, other weights in their place, and weights that were loaded are of no mask."""
+    found = pruner(nn.Sequential(nn.Linear(12, 4)), pruning="dpf", prune_threshold=0.03)
+    dense = {name: value.clone() for name, value in found.model.state_dict().items()}
+    found.refresh()
+    assert found.hard_sparsity > 0.0
+    with found.effective():
+        layer = found.groups[0].first
+        assert read_inputs(copy.deepcopy(layer)) is None
+        with torch.nn.utils.stateless._reparametrize_module(found.model, dense):
+            assert read_inputs(layer) is None
+        assert read_inputs(layer) is not None
+        found.model.load_state_dict(dense)
+        assert read_inputs(layer) is None
 
 
 @pytest.mark.parametrize("pruning", ["dfp", "dpf"])

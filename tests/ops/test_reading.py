@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from gossamer.ops import Layout, Pattern, backend
 from gossamer.ops import masked as masked_engine
-from gossamer.ops.reading import FEWEST_SKIPPED, reading, skips
+from gossamer.ops import reading as reading_module
+from gossamer.ops.reading import FEWEST_SKIPPED, ReadInputs, reading, skips
 
 READ = torch.tensor([1, 4, 5])
 INPUTS, OUTPUTS = 9, 4
@@ -47,26 +51,50 @@ def test_only_what_is_asked_for_has_a_gradient(wanted):
     assert [leaf.grad is not None for leaf in leaves] == [i == wanted for i in range(3)]
 
 
+def test_a_second_derivative_is_that_of_the_dense_product():
+    """Of a gradient penalty, also by weights that are 0."""
+    x, weight, bias = operands(5)
+    found = []
+    for product in (lambda *args: reading(*args, READ), F.linear):
+        (slope,) = torch.autograd.grad(product(x, weight, bias).exp().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum(), [x, weight, bias]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_in_batches():
+    x, weight, bias = operands(5)
+    out, backs = reading(x, weight, bias, READ), torch.randn(3, 5, OUTPUTS).double()
+    batched = torch.autograd.grad(out, [x, weight, bias], backs, True, is_grads_batched=True)
+    for i, back in enumerate(backs):
+        wanted = torch.autograd.grad(F.linear(x, weight, bias), [x, weight, bias], back)
+        for one, other in zip(batched, wanted, strict=True):
+            torch.testing.assert_close(one[i], other, rtol=1e-13, atol=1e-13)
+
+
 def large(rows: int, inputs: int, read: int) -> tuple[torch.Tensor, ...]:
     return torch.zeros(rows, inputs), torch.zeros(2, inputs), torch.zeros(2), torch.arange(read)
 
 
 def test_when_it_is_worth_it():
-    rows = FEWEST_SKIPPED // 256
-    assert skips(*large(rows, 512, 256))
-    assert not skips(*large(rows - 1, 512, 256)), "too little to gain"
-    assert not skips(*large(rows, 512, 257)), "most inputs are read"
+    rows = FEWEST_SKIPPED // 448
+    assert skips(*large(rows + 1, 512, 64))
+    assert not skips(*large(rows, 512, 64)), "too little to gain"
+    assert not skips(*large(2 * rows, 512, 65)), "too many inputs are read"
     assert not skips(*large(rows, 0, 0)), "no inputs at all"
 
 
 def test_what_it_leaves_to_torch():
-    x, weight, bias, read = large(FEWEST_SKIPPED, 8, 2)
+    x, weight, bias, read = large(FEWEST_SKIPPED, 8, 1)
     assert skips(x, weight, None, read)
     assert not skips(x.double(), weight, bias, read)
     assert not skips(x, weight, bias.double(), read)
     assert not skips(x[:, :7], weight, bias, read), "torch says what is wrong with it"
+    assert not skips(torch.tensor(1.0), weight, bias, read), "and with this"
     assert not skips(x.to("meta"), weight, bias, read)
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not skips(x, weight, bias, read)
+    with torch.autograd.forward_ad.dual_level():
         assert not skips(x, weight, bias, read)
     seen = []
 
@@ -79,7 +107,9 @@ def test_what_it_leaves_to_torch():
 
 
 def test_the_reference_engine_takes_it_where_it_may(monkeypatch):
-    x, weight, bias = operands(FEWEST_SKIPPED // 6 + 1)
+    monkeypatch.setattr(reading_module, "FEWEST_SKIPPED", 12)
+    monkeypatch.setattr(reading_module, "MOST_READ", 0.5)
+    x, weight, bias = operands(2)
     layout, taken = Layout("linear", (OUTPUTS, INPUTS)), []
 
     def watched(*args):
@@ -87,8 +117,23 @@ def test_the_reference_engine_takes_it_where_it_may(monkeypatch):
         return reading(*args)
 
     monkeypatch.setattr(masked_engine, "reading", watched)
-    for read, times in ((None, 0), (READ, 1), (torch.arange(5), 1)):
+    for read, times in ((None, 0), (READ, 1)):
         pattern = Pattern(None, (), read)
         out = backend("masked").product(x, weight.flatten(), pattern, layout, bias, None)
         torch.testing.assert_close(out, F.linear(x, weight, bias), rtol=1e-14, atol=1e-13)
         assert len(taken) == times
+        bare = backend("native").product(x, weight.flatten(), pattern, layout, bias, None)
+        assert torch.equal(bare, out), "the native engine leaves what it does not run to this one"
+        assert len(taken) == 2 * times
+
+
+def test_what_was_said_holds_for_those_values_alone():
+    values = torch.nn.Parameter(torch.zeros(6))
+    said = ReadInputs.of(torch.tensor([1]), values)
+    assert said.holds_for(values)
+    assert not said.holds_for(values.detach().clone())
+    assert copy.deepcopy(said) is None
+    assert pickle.loads(pickle.dumps(said)) is None
+    with torch.no_grad():
+        values.fill_(1.0)
+    assert not said.holds_for(values)

@@ -106,6 +106,7 @@ class Pruner:
         for group in self.groups:
             _check_statistic(group, rule)
         self.masks: dict[str, Tensor] = {}  # DPF: true where a weight takes part
+        self._live: dict[str, tuple[Tensor, Tensor]] = {}  # masks, and the inputs that they leave
         self._priors = {group.name: self._prior(group) for group in self._trained}
 
     @property
@@ -158,16 +159,29 @@ class Pruner:
         try:
             for group, values, mask in held:
                 group.first.leading().data = values * mask
-                self._read_only(group, _live_inputs(group.first, mask))
+                inputs = self._live_inputs(group, mask)
+                for layer in group.layers:
+                    layer.note_read_inputs(inputs)
             yield
         finally:
             for group, values, _ in held:
+                for layer in group.layers:
+                    layer.note_read_inputs(None)
                 group.first.leading().data = values
-                self._read_only(group, None)
 
-    def _read_only(self, group: WeightGroup, inputs: Tensor | None) -> None:
-        for layer in group.layers:
-            layer.read_only(inputs)
+    def _live_inputs(self, group: WeightGroup, mask: Tensor) -> Tensor | None:
+        """The inputs of a dense linear layer that the mask leaves; ``None`` for other layers.
+
+        On the CPU only: elsewhere the host would wait for the answer, and all inputs cost little.
+        """
+        layout = group.first.layout
+        if layout.kind != "linear" or group.first.indices is not None or not mask.is_cpu:
+            return None
+        known = self._live.get(group.name)
+        if known is None or known[0] is not mask:
+            known = mask, mask.view(layout.shape).any(0).nonzero().flatten()
+            self._live[group.name] = known
+        return known[1]
 
     @property
     def _trained(self) -> list[WeightGroup]:
@@ -253,16 +267,6 @@ class Pruner:
         layer = group.first
         grouping = self._grouping(layer, self.rule.hard_group(layer))
         return Candidates.of(self._values(group), grouping, self.rule.hard_statistic(layer))
-
-
-def _live_inputs(layer: SparseLayer, mask: Tensor) -> Tensor | None:
-    """The inputs of a dense linear layer that the mask leaves; ``None`` for other layers.
-
-    On the CPU only: elsewhere the host would wait for the answer, and all inputs cost little.
-    """
-    if layer.layout.kind != "linear" or layer.indices is not None or mask.device.type != "cpu":
-        return None
-    return mask.view(layer.layout.shape).any(0).nonzero().flatten()
 
 
 def _check_statistic(group: WeightGroup, rule: PruningRule) -> None:

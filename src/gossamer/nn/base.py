@@ -5,7 +5,7 @@ A support, a bias, an engine, and the three ways to use the weights (mean, one d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -24,6 +24,7 @@ from gossamer.ops import (
     draw_seed,
     posterior,
 )
+from gossamer.ops.reading import ReadInputs
 
 Noise = Literal["weight", "local"]
 
@@ -105,6 +106,7 @@ class SparseLayer(nn.Module):
 
     indices: Tensor | None
     bias: nn.Parameter | None
+    _read: ReadInputs | None = None
 
     def __init__(
         self,
@@ -129,7 +131,6 @@ class SparseLayer(nn.Module):
         self.register_buffer("indices", support.indices)
         self._derived_from: tuple[int, int] | None = None
         self._pattern: Pattern | None = None
-        self._read: Tensor | None = None
         self.refresh_pattern()
 
     @property
@@ -156,18 +157,23 @@ class SparseLayer(nn.Module):
 
     def _present_pattern(self) -> Pattern:
         found = (getattr(self, f"pattern_{name}", None) for name in self.backend.derived)
-        derived = tuple(tensor for tensor in found if tensor is not None)
-        return Pattern(self.indices, derived, self._read)
+        return Pattern(self.indices, tuple(tensor for tensor in found if tensor is not None))
 
-    def read_only(self, inputs: Tensor | None) -> None:
-        """Tell that for now all weights but those of some inputs are 0.
+    def note_read_inputs(self, inputs: Tensor | None) -> None:
+        """Note that the present values are 0 but for those of some inputs.
 
-        The engine may then leave the others out of the forward pass.
+        The engine may then leave the others out of a forward pass. It holds for these values only.
 
         Args:
             inputs: int64 ``[k]``, of a linear layer with a full support; ``None`` takes it back.
         """
-        self._read, self._pattern = inputs, None
+        self._read = None if inputs is None else ReadInputs.of(inputs, self.leading())
+
+    def _pattern_for(self, values: Tensor) -> Pattern:
+        """The pattern of a product, with the inputs that are read where that is known."""
+        if self._read is None or self.indices is not None or not self._read.holds_for(values):
+            return self.pattern
+        return replace(self.pattern, read=self._read.inputs)
 
     def _apply(self, *args: Any, **kwargs: Any) -> SparseLayer:
         self._pattern = None  # holds the buffers that a move replaces
@@ -241,7 +247,8 @@ class SparseLayer(nn.Module):
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the weights of this call: the mean, or one draw."""
         values = self.pass_values()
-        return self.backend.product(x, values, self.pattern, layout, self.bias, self.growth)
+        pattern = self._pattern_for(values)
+        return self.backend.product(x, values, pattern, layout, self.bias, self.growth)
 
     def pass_values(self) -> Tensor:
         """The values ``[nnz]`` of a forward pass."""

@@ -41,7 +41,7 @@ class Pattern:
     @property
     def bare(self) -> Pattern:
         """Without what another engine derived."""
-        return Pattern(self.indices)
+        return Pattern(self.indices, read=self.read)
 
     @property
     def orders(self) -> list[Tensor]:

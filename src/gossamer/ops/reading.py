@@ -7,35 +7,67 @@ pass reads all of them, once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 FEWEST_SKIPPED = 2**18
 """Values of the input that must be left out: with fewer torch's own product takes no longer."""
+MOST_READ = 0.125
+"""Share of the inputs up to which gathering them is worth it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadInputs:
+    """Which columns of a weight are not 0, said of the values that it has now.
+
+    Attributes:
+        inputs: int64 ``[k]``.
+        values: The vector that it was said of.
+        version: How often that had been changed in place.
+    """
+
+    inputs: Tensor
+    values: Tensor
+    version: int
+
+    @classmethod
+    def of(cls, inputs: Tensor, values: Tensor) -> ReadInputs:
+        """Said of ``values`` as they are."""
+        return cls(inputs, values, _version(values))
+
+    def holds_for(self, values: Tensor) -> bool:
+        """Whether ``values`` are those that it was said of, unchanged."""
+        return values is self.values and _version(values) == self.version
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of a layer has other values, of which nothing was said."""
+        return type(None), ()
 
 
 def skips(x: Tensor, weight: Tensor, bias: Tensor | None, read: Tensor) -> bool:
     """Whether ``reading`` takes this call, and is worth it.
 
-    Half precision also comes in through autocast, and torch.func transforms need operators that
-    torch knows from inside: both take torch's own product.
+    Autocast, torch.func transforms and forward-mode differentiation need operators that torch
+    knows from inside: they take torch's own product.
     """
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack():
         return False
     inputs = weight.shape[1]
     return (
-        x.numel() // max(inputs, 1) * (inputs - read.numel()) >= FEWEST_SKIPPED
-        and 2 * read.numel() <= inputs
-        and x.device.type == "cpu"
+        x.device.type == "cpu"
+        and x.dim() >= 1
+        and x.shape[-1] == inputs
+        and read.numel() <= MOST_READ * inputs
+        and x[..., :1].numel() * (inputs - read.numel()) >= FEWEST_SKIPPED
         and x.dtype == weight.dtype
         and (bias is None or bias.dtype == x.dtype)
         and not torch.is_autocast_enabled("cpu")
-        and x.dim() >= 1
-        and x.shape[-1] == inputs
+        and forward_ad._current_level < 0
     )
 
 
@@ -49,7 +81,7 @@ def reading(x: Tensor, weight: Tensor, bias: Tensor | None, read: Tensor) -> Ten
         read: int64 ``[k]``, the columns that may differ from 0.
 
     Returns:
-        ``[..., out]``, differentiable once.
+        ``[..., out]``.
     """
     out: Tensor = _Reading.apply(x, weight, bias, read)  # type: ignore[no-untyped-call]
     return out
@@ -57,24 +89,27 @@ def reading(x: Tensor, weight: Tensor, bias: Tensor | None, read: Tensor) -> Ten
 
 class _Reading(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, read: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, read: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, read)
         return F.linear(x.index_select(-1, read), weight.index_select(1, read), bias)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, _, read = inputs
-        ctx.save_for_backward(x, weight.index_select(1, read), read)
-
-    @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, kept, read = ctx.saved_tensors
+        x, weight, read = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
         to_x = to_weight = to_bias = None
-        if ctx.needs_input_grad[0]:
-            to_x = torch.zeros_like(x).index_copy_(-1, read, gradient @ kept)
+        if ctx.needs_input_grad[0] and torch.is_grad_enabled():
+            to_x = gradient @ weight  # to be differentiated again, also by weights that are 0
+        elif ctx.needs_input_grad[0]:
+            kept = gradient @ weight.index_select(1, read)
+            to_x = x.new_zeros(x.shape).index_copy(-1, read, kept)
         if ctx.needs_input_grad[1]:
             to_weight = rows.t() @ x.reshape(-1, x.shape[-1])
         if ctx.needs_input_grad[2]:
             to_bias = rows.sum(0)
         return to_x, to_weight, to_bias, None
+
+
+def _version(values: Tensor) -> int:
+    # Tensors made in inference mode do not count their changes.
+    return -1 if values.is_inference() else values._version
