@@ -1,7 +1,7 @@
 """One repeat of a simulated example of cvadam2023, with the authors' settings.
 
-What is not the paper's was prompted by test errors, its values chosen on parts of training sets, but
-for one (docs/results.md):
+What is not the paper's was prompted by test errors, its values chosen on parts of training sets,
+but for one (docs/results.md):
 
 - Several chains begin, and the one with the smallest error on held-out training points goes on
   (:mod:`gossamer.experiments.cvadam2023.starts`): in networks of three to six units it is a
