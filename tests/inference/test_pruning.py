@@ -160,6 +160,15 @@ def test_a_layer_that_is_sparse_already_names_none():
         assert read_inputs(found.groups[0].first) is None
 
 
+def test_nor_does_one_that_has_lost_weights_since():
+    found = pruner(nn.Sequential(nn.Linear(12, 4)))
+    layer = found.groups[0].first
+    layer.note_read_inputs(torch.tensor([1]))
+    assert read_inputs(layer) == [1]
+    found._shrink(found.groups[0], torch.arange(48) % 2 == 0)
+    assert read_inputs(layer) is None
+
+
 def test_other_weights_in_a_masked_network_are_read_whole():
     """Copies, other weights in their place, and weights that were loaded are of no mask."""
     found = pruner(nn.Sequential(nn.Linear(12, 4)), pruning="dpf", prune_threshold=0.03)
