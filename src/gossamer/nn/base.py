@@ -24,7 +24,7 @@ from gossamer.ops import (
     draw_seed,
     posterior,
 )
-from gossamer.ops.reading import ReadInputs
+from gossamer.ops.reading import ReadInputs, version_of
 
 Noise = Literal["weight", "local"]
 
@@ -405,8 +405,7 @@ class BayesianLayer(SparseLayer):
 
 def _identity(indices: Tensor) -> tuple[int, int]:
     """Where the positions lie and how often they were changed there."""
-    # Tensors made in inference mode do not count their changes.
-    return indices.data_ptr(), -1 if indices.is_inference() else indices._version
+    return indices.data_ptr(), version_of(indices)
 
 
 def _in_backward() -> bool:

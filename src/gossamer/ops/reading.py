@@ -38,11 +38,11 @@ class ReadInputs:
     @classmethod
     def of(cls, inputs: Tensor, values: Tensor) -> ReadInputs:
         """Said of ``values`` as they are."""
-        return cls(inputs, values, _version(values))
+        return cls(inputs, values, version_of(values))
 
     def holds_for(self, values: Tensor) -> bool:
         """Whether ``values`` are those that it was said of, unchanged."""
-        return values is self.values and _version(values) == self.version
+        return values is self.values and version_of(values) == self.version
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """A copy of a layer has other values, of which nothing was said."""
@@ -110,6 +110,6 @@ class _Reading(torch.autograd.Function):
         return to_x, to_weight, to_bias, None
 
 
-def _version(values: Tensor) -> int:
-    # Tensors made in inference mode do not count their changes.
+def version_of(values: Tensor) -> int:
+    """How often a tensor was changed in place; -1 if made in inference mode, which counts none."""
     return -1 if values.is_inference() else values._version
