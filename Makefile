@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 RUNS ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test native-test neon check format slow wheel fashion clean
+.PHONY: help setup demo test golden native-test neon check format slow wheel fashion clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: $(READY) ## SSVI at 95 % sparsity next to dense VI, RigL and SGD on digits
 
 test: check native-test ## format, lint, types, layering, C++ tests, tests with coverage
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow" --cov --cov-report=term
+
+golden: $(READY) ## every number against those of BASE=commit, bit for bit; ONLY=part of a case's name
+	@PYTHONPATH=tests $(BIN)/python -m golden.compare $(BASE) $(if $(ONLY),--only '$(ONLY)')
 
 native-test: ## C++ tests of the engine under the address and undefined behaviour sanitizers
 	@if command -v $(firstword $(CXX)) > /dev/null; then \
