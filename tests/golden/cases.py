@@ -74,6 +74,7 @@ SSVI = [
     *(_swapping("ssvi", "mlp", f"removal-{r}", removal=r) for r in REMOVALS),
     _swapping("ssvi", "mlp", "sigma-eps", sigma_init="eps"),
     _swapping("ssvi", "mlp-few", "ties", swap_fraction=0.9),
+    _swapping("ssvi", "mlp-few", "ties-leaving", swap_fraction=0.9, addition="random"),
     _swapping("ssvi", "mlp", "uniform", sparsity_distribution="uniform", optimizer="sgd"),
     _swapping("ssvi", "mlp", "clipped", clip_norm=0.5, prior_std=0.3, lr_schedule="constant"),
     _swapping("ssvi", "mlp", "cold", temperature=0.1, kl_weight=0.5, kl_warmup=0.2),
@@ -110,6 +111,7 @@ RIGL = [
     _swapping("rigl", "mlp", "random", addition="random"),
     _swapping("rigl", "conv", "random", addition="random"),
     _swapping("rigl", "mlp-few", "ties", swap_fraction=0.9),
+    _swapping("rigl", "mlp-few", "ties-leaving", swap_fraction=0.9, addition="random"),
     _swapping("rigl", "conv", "paper", preset="paper"),
     _swapping("rigl", "shared", "grad", case={"moments": False}),
 ]
