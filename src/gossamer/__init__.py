@@ -10,17 +10,14 @@ from gossamer.core.schedule import linear_warmup
 from gossamer.errors import GossamerError
 from gossamer.inference import (
     ELBO,
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Poisson,
     Subspace,
     build,
     check_kl_scale,
     parameter_groups,
 )
+from gossamer.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from gossamer.nn import kl_divergence, sampling, summary, to_bayesian, to_deterministic, to_sparse
-from gossamer.predict import predict, predict_moments
+from gossamer.prediction import predict, predict_moments
 
 try:
     __version__ = version("gossamer")

@@ -15,7 +15,7 @@ from gossamer.cli.answers import answer_columns
 from gossamer.data import Preparation
 from gossamer.data.table_input import Column, TableInput
 from gossamer.data.target import ValueTarget
-from gossamer.predict import RealPrediction
+from gossamer.prediction import RealPrediction
 from gossamer.train import load_run
 
 NAMES = ("setosa", "versi color", "7")

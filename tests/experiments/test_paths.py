@@ -16,7 +16,7 @@ from gossamer.experiments.cvadam2023 import paths
 from gossamer.experiments.cvadam2023.fashion import base_config, pruned_options
 from gossamer.experiments.cvadam2023.paths import STUDY, Watched, watch
 from gossamer.metrics import accuracy
-from gossamer.predict import predict
+from gossamer.prediction import predict
 from gossamer.report.path_figures import choose_channels
 from gossamer.train import RunConfig, load_dataset, load_run, train
 

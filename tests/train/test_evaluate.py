@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import gossamer.train.assembly
 from gossamer.errors import CheckpointError, UnknownName
-from gossamer.predict import predict
+from gossamer.prediction import predict
 from gossamer.train import (
     LoadedRun,
     RunConfig,

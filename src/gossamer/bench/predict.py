@@ -14,7 +14,7 @@ from gossamer.bench.result import Entry, Finding, Measured, Row, fastest, timed_
 from gossamer.bench.settings import Settings, Tell
 from gossamer.bench.timing import Effort, Run, Timing, geometric_mean, interleave
 from gossamer.nn import to_bayesian
-from gossamer.predict import predict, predict_moments
+from gossamer.prediction import predict, predict_moments
 
 USUAL = Effort(rounds=3, seconds=2.0)
 SPARSITY = 0.95

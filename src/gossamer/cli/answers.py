@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gossamer.data import Preparation
-from gossamer.predict import ClassPrediction, Prediction, RealPrediction
+from gossamer.prediction import ClassPrediction, Prediction, RealPrediction
 
 LEVEL = 0.9
 """Mass of the interval from ``lower`` to ``upper``."""

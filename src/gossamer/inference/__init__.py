@@ -1,14 +1,5 @@
 """Methods, one file each, behind one protocol; and the pieces for loops of one's own."""
 
-from gossamer.inference.likelihood import (
-    LIKELIHOODS,
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Likelihood,
-    Poisson,
-    likelihood,
-)
 from gossamer.inference.method import Method, StepInfo
 from gossamer.inference.objective import ELBO, ElboParts, KLScale, check_kl_scale
 from gossamer.inference.parameters import parameter_groups
@@ -17,23 +8,16 @@ from gossamer.inference.subspace import LayerSwap, Subspace, SwapInfo
 
 __all__ = [
     "ELBO",
-    "LIKELIHOODS",
     "METHODS",
-    "Bernoulli",
-    "Categorical",
     "ElboParts",
-    "Gaussian",
     "KLScale",
     "LayerSwap",
-    "Likelihood",
     "Method",
-    "Poisson",
     "StepInfo",
     "Subspace",
     "SwapInfo",
     "build",
     "check_kl_scale",
-    "likelihood",
     "method_entry",
     "parameter_groups",
     "resolve_config",

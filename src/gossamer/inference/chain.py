@@ -21,10 +21,10 @@ from gossamer.errors import InvalidValue
 from gossamer.inference.chain_prior import with_scaled_prior
 from gossamer.inference.collect import Collection
 from gossamer.inference.langevin_base import Langevin
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import require_finite
 from gossamer.inference.parameters import parameter_groups
+from gossamer.likelihoods import Likelihood
 from gossamer.nn import Noise, restore_engines, sparse_layers, to_sparse, weight_groups
 from gossamer.nn.resize import adopt
 from gossamer.ops import AUTO

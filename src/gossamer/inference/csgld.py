@@ -9,7 +9,7 @@ from torch import nn
 
 from gossamer.inference.chain import ChainConfig, ChainMethod, chain_groups, sparse_copy
 from gossamer.inference.langevin import SGLD
-from gossamer.inference.likelihood import Likelihood
+from gossamer.likelihoods import Likelihood
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from torch import nn
 from gossamer.errors import InvalidValue
 from gossamer.inference.chain import ChainConfig, ChainMethod, chain_groups, sparse_copy
 from gossamer.inference.langevin import CVAdam
-from gossamer.inference.likelihood import Likelihood
+from gossamer.likelihoods import Likelihood
 from gossamer.nn import Noise
 from gossamer.ops import fold_seed, normal_like
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from gossamer.inference.chain import ChainMethod, sparse_copy
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.preconditioned import AUTHORS, PreconditionedConfig, preconditioned
+from gossamer.likelihoods import Likelihood
 
 
 @dataclass(frozen=True, kw_only=True)

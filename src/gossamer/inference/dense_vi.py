@@ -11,13 +11,13 @@ from typing import Any
 from torch import nn
 
 from gossamer.inference.gradient import GradientMethod
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.variational import (
     PAPER,
     VariationalConfig,
     bayesian_copy,
     warmed_elbo,
 )
+from gossamer.likelihoods import Likelihood
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from gossamer.errors import InvalidValue
 from gossamer.inference.chain import ChainMethod, sparse_copy
 from gossamer.inference.chain_prior import require_narrower
 from gossamer.inference.langevin_base import Langevin
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.preconditioned import AUTHORS, PreconditionedConfig, preconditioned
 from gossamer.inference.pruning import Pruner, Pruning, PruningRule, Scope
+from gossamer.likelihoods import Likelihood
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ from torch.optim.optimizer import Optimizer
 
 from gossamer.core.schedule import Constant, CosineDecay, Schedule
 from gossamer.errors import InvalidValue, NonFinite, UnknownName
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import ELBO, require_finite
 from gossamer.inference.parameters import parameter_groups
 from gossamer.inference.subspace import Subspace
+from gossamer.likelihoods import Likelihood
 from gossamer.nn import Noise, restore_engines, sampling, sparse_layers, weight_groups
 
 

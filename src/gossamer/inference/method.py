@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.subspace import SwapInfo
+from gossamer.likelihoods import Likelihood
 from gossamer.nn import Noise
 
 

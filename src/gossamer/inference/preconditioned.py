@@ -11,7 +11,7 @@ from torch import nn
 from gossamer.errors import InvalidValue
 from gossamer.inference.chain import ChainConfig, chain_groups
 from gossamer.inference.langevin import CVSGHMC
-from gossamer.inference.likelihood import Likelihood
+from gossamer.likelihoods import Likelihood
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,8 @@ from gossamer.inference import (
     sgd,
     ssvi,
 )
-from gossamer.inference.likelihood import Likelihood
-from gossamer.inference.likelihood import likelihood as make_likelihood
 from gossamer.inference.method import Method
+from gossamer.likelihoods import Likelihood, make_likelihood
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from gossamer.inference.gradient import GradientMethod, OptimizerConfig
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.objective import ELBO
+from gossamer.likelihoods import Likelihood
 from gossamer.nn import to_sparse
 from gossamer.ops import AUTO
 

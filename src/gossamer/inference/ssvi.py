@@ -12,13 +12,13 @@ from typing import Any
 from torch import nn
 
 from gossamer.inference.gradient import GradientMethod
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.variational import (
     PAPER,
     VariationalConfig,
     bayesian_copy,
     warmed_elbo,
 )
+from gossamer.likelihoods import Likelihood
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from torch import nn
 from gossamer.core.schedule import linear_warmup
 from gossamer.errors import InvalidValue
 from gossamer.inference.gradient import OptimizerConfig
-from gossamer.inference.likelihood import Likelihood
 from gossamer.inference.objective import ELBO
+from gossamer.likelihoods import Likelihood
 from gossamer.nn import to_bayesian
 from gossamer.nn.candidates import find_candidates
 from gossamer.nn.prior import POSTERIOR_SHARE, PosteriorStd, PriorStd

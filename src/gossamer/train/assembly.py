@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gossamer.data import DataSet, Preparation, load, load_ood
 from gossamer.errors import GossamerError, InvalidData, InvalidValue
-from gossamer.inference import Gaussian, Likelihood, Method, build, resolve_config
-from gossamer.inference import likelihood as make_likelihood
+from gossamer.inference import Method, build, resolve_config
+from gossamer.likelihoods import Gaussian, Likelihood, make_likelihood
 from gossamer.models import build_model
 from gossamer.train.config import RunConfig
 

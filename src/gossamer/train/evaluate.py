@@ -26,7 +26,7 @@ from gossamer.metrics import (
     selective_curve,
 )
 from gossamer.nn import BayesianLayer, Noise, summary, weight_groups
-from gossamer.predict import ClassPrediction, Prediction, RealPrediction, predict
+from gossamer.prediction import ClassPrediction, Prediction, RealPrediction, predict
 
 _HISTOGRAM_BINS = 40
 _CURVE_POINTS = 200

@@ -16,7 +16,7 @@ from gossamer.experiments.study import Findings, Study
 from gossamer.inference.chain import ChainMethod
 from gossamer.metrics import accuracy, ece, nll
 from gossamer.nn import sparse_layers
-from gossamer.predict import ClassPrediction, predict
+from gossamer.prediction import ClassPrediction, predict
 from gossamer.train import RunConfig
 from gossamer.train.assembly import assemble
 

@@ -24,7 +24,7 @@ from gossamer.inference.em_mcmc import EMMCMC
 from gossamer.inference.pruning import units_of
 from gossamer.metrics import accuracy
 from gossamer.nn import sparse_layers
-from gossamer.predict import ClassPrediction, predict
+from gossamer.prediction import ClassPrediction, predict
 from gossamer.report.path_figures import draw_channels, draw_sparsity
 from gossamer.report.style import draw_file
 from gossamer.train import RunConfig

@@ -12,7 +12,7 @@ from gossamer.experiments.cvadam2023.simulated import Problem, read_inputs
 from gossamer.experiments.cvadam2023.starts import best_chain
 from gossamer.inference.em_mcmc import EMMCMC
 from gossamer.metrics import variable_selection
-from gossamer.predict import ClassPrediction, RealPrediction, predict
+from gossamer.prediction import ClassPrediction, RealPrediction, predict
 
 
 def carry_out(about: dict[str, Any]) -> dict[str, Any]:

@@ -40,9 +40,9 @@ from gossamer.data import batches
 from gossamer.data.synthetic import EXAMPLES, Example, Simulation, make
 from gossamer.inference import build
 from gossamer.inference.em_mcmc import EMMCMC
-from gossamer.inference.likelihood import Gaussian, Likelihood
 from gossamer.inference.preconditioned import AUTHORS
 from gossamer.inference.pruning import Pruning
+from gossamer.likelihoods import Gaussian, Likelihood
 from gossamer.nn import sparse_layers
 
 METHODS: tuple[Pruning, ...] = ("dfp", "dpf")

@@ -20,7 +20,7 @@ from gossamer.experiments.study import Findings, Study
 from gossamer.inference import Method
 from gossamer.metrics import accuracy, ece, nll
 from gossamer.nn import Noise
-from gossamer.predict import ClassPrediction, predict, predict_moments
+from gossamer.prediction import ClassPrediction, predict, predict_moments
 from gossamer.train import RunConfig
 from gossamer.train.assembly import assemble
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from torch import nn
 
-from gossamer.inference import Likelihood, Method
-from gossamer.inference import likelihood as make_likelihood
+from gossamer.inference import Method
+from gossamer.likelihoods import Likelihood, make_likelihood
 from gossamer.nn import BayesianLayer, Noise, sampling
 
 

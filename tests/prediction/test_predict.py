@@ -12,11 +12,11 @@ from torch import nn
 
 import gossamer as gs
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
-from gossamer.inference import Likelihood
+from gossamer.likelihoods import Likelihood
 from gossamer.nn import BayesianLayer
 from gossamer.ops import fold_seed
-from gossamer.predict import ClassPrediction, RealPrediction
-from gossamer.predict.passes import PASS_ROWS, ROW_BLOCK
+from gossamer.prediction import ClassPrediction, RealPrediction
+from gossamer.prediction.passes import PASS_ROWS, ROW_BLOCK
 
 every_noise = pytest.mark.parametrize("noise", ["weight", "local"])
 

@@ -11,7 +11,7 @@ import gossamer as gs
 from cases.zoo import BACKENDS, MODELS, SelfAttention, TwoNames, convnet, ids, mlp
 from gossamer.nn import NeedsOwnPass, base, sampling_together
 from gossamer.ops import fold_seed
-from gossamer.predict.passes import (
+from gossamer.prediction.passes import (
     MEETING_ROWS,
     PASS_ROWS,
     SHARED_IMAGES,
@@ -19,7 +19,7 @@ from gossamer.predict.passes import (
     Passes,
     passes_of,
 )
-from gossamer.predict.source import Network
+from gossamer.prediction.source import Network
 
 every_model = pytest.mark.parametrize("case", MODELS, ids=ids(MODELS))
 every_engine = pytest.mark.parametrize("engine", BACKENDS)

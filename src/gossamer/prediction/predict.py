@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
-from gossamer.inference import Likelihood, Method
+from gossamer.inference import Method
+from gossamer.likelihoods import Likelihood
 from gossamer.nn import Noise
-from gossamer.predict.assemble import assemble, join
-from gossamer.predict.passes import ROW_BLOCK, Passes
-from gossamer.predict.prediction import Prediction
-from gossamer.predict.source import source_of
+from gossamer.prediction.assemble import assemble, join
+from gossamer.prediction.passes import ROW_BLOCK, Passes
+from gossamer.prediction.prediction import Prediction
+from gossamer.prediction.source import source_of
 
 
 def predict(

@@ -13,10 +13,10 @@ from torch import nn
 import gossamer as gs
 from gossamer.errors import InvalidData, InvalidValue
 from gossamer.models import build_model
-from gossamer.predict import ClassPrediction, RealPrediction
-from gossamer.predict.passes import ROW_BLOCK
+from gossamer.prediction import ClassPrediction, RealPrediction
+from gossamer.prediction.passes import ROW_BLOCK
 
-module = importlib.import_module("gossamer.predict.predict_moments")
+module = importlib.import_module("gossamer.prediction.predict_moments")
 
 
 class TestReal:

@@ -4,8 +4,8 @@ The average over samples, or moments in one pass, and the split into epistemic a
 uncertainty.
 """
 
-from gossamer.predict.predict import predict
-from gossamer.predict.predict_moments import predict_moments
-from gossamer.predict.prediction import ClassPrediction, Prediction, RealPrediction
+from gossamer.prediction.predict import predict
+from gossamer.prediction.predict_moments import predict_moments
+from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 
 __all__ = ["ClassPrediction", "Prediction", "RealPrediction", "predict", "predict_moments"]

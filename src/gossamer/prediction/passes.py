@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gossamer.nn import NeedsOwnPass, Noise, sampling_together
 from gossamer.nn.sampling import holding_draws
 from gossamer.ops import fold_seed
-from gossamer.predict.source import Source
+from gossamer.prediction.source import Source
 
 ROW_BLOCK = 256
 """Rows that are predicted at a time: every sample is drawn once for all of them.

@@ -154,11 +154,11 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
 }
 
 
-def likelihood(spec: str | Likelihood, **options: Any) -> Likelihood:
+def make_likelihood(spec: str | Likelihood, **options: Any) -> Likelihood:
     """The likelihood of that name with its options; an instance passes through.
 
     Example:
-        >>> likelihood("gaussian", noise_std=0.1).name
+        >>> make_likelihood("gaussian", noise_std=0.1).name
         'gaussian'
     """
     if isinstance(spec, Likelihood):

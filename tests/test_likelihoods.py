@@ -11,7 +11,7 @@ from torch import nn
 
 import gossamer as gs
 from gossamer.errors import GossamerError, InvalidData, InvalidValue, UnknownName
-from gossamer.inference import LIKELIHOODS, Likelihood, likelihood
+from gossamer.likelihoods import LIKELIHOODS, Likelihood, make_likelihood
 
 DOUBLE = torch.float64
 
@@ -249,14 +249,14 @@ def test_gradient_of_the_learnt_noise():
 
 def test_the_table_and_the_maker():
     assert list(LIKELIHOODS) == ["categorical", "bernoulli", "gaussian", "poisson"]
-    made = likelihood("gaussian", noise_std=0.1)
+    made = make_likelihood("gaussian", noise_std=0.1)
     assert isinstance(made, gs.Gaussian)
     assert made.noise_std == 0.1
-    assert likelihood(made) is made
+    assert make_likelihood(made) is made
     with pytest.raises(UnknownName, match="likelihood = normal"):
-        likelihood("normal")
+        make_likelihood("normal")
     with pytest.raises(InvalidValue, match="do not fit categorical"):
-        likelihood("categorical", noise_std=0.1)
+        make_likelihood("categorical", noise_std=0.1)
 
 
 def test_the_base_class_is_not_a_likelihood():

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import InvalidData, InvalidValue
-from gossamer.inference import Likelihood, Method
-from gossamer.predict.assemble import assemble, join
-from gossamer.predict.moments import Moments
-from gossamer.predict.passes import ROW_BLOCK, passes_of, rows_meet_in
-from gossamer.predict.predict import evaluating
-from gossamer.predict.prediction import Prediction
-from gossamer.predict.propagate import propagate, record
-from gossamer.predict.source import source_of
+from gossamer.inference import Method
+from gossamer.likelihoods import Likelihood
+from gossamer.prediction.assemble import assemble, join
+from gossamer.prediction.moments import Moments
+from gossamer.prediction.passes import ROW_BLOCK, passes_of, rows_meet_in
+from gossamer.prediction.predict import evaluating
+from gossamer.prediction.prediction import Prediction
+from gossamer.prediction.propagate import propagate, record
+from gossamer.prediction.source import source_of
 
 POINTS = 256
 """Fixed points that stand for the Gaussian of the outputs.

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from gossamer.errors import InvalidValue
 from gossamer.nn import BayesianLayer, NativeBatchNorm
-from gossamer.predict.moments import RULES, Moments, rule_of
+from gossamer.prediction.moments import RULES, Moments, rule_of
 
 _MODULES: dict[Callable[..., Any], type[nn.Module]] = {
     F.relu: nn.ReLU,

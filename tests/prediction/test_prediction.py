@@ -14,8 +14,8 @@ from torch import nn
 
 import gossamer as gs
 from gossamer.errors import InvalidValue
-from gossamer.predict import RealPrediction
-from gossamer.predict.passes import ROW_BLOCK
+from gossamer.prediction import RealPrediction
+from gossamer.prediction.passes import ROW_BLOCK
 
 
 def real(samples: torch.Tensor, noise: torch.Tensor, *, counts: bool = False) -> RealPrediction:

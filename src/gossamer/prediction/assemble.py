@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
-from gossamer.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
-from gossamer.predict.prediction import ClassPrediction, Prediction, RealPrediction
+from gossamer.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
+from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 
 
 def from_classes(likelihood: Categorical, outputs: Tensor) -> ClassPrediction:
