@@ -32,11 +32,12 @@ def test_no_pickle_in_the_package() -> None:
     assert set(users) <= allowed
 
 
-def test_every_method_has_a_page_and_a_contract() -> None:
-    linted = (ROOT / ".importlinter").read_text(encoding="utf-8")
+def test_every_method_has_a_page_and_a_file() -> None:
+    """The independence contract covers the folder: a method elsewhere would escape it."""
+    files = {p.stem for p in (ROOT / "src/gossamer/inference/methods").glob("[a-z]*.py")}
+    assert set(METHODS) == files
     for name in METHODS:
         assert (ROOT / "docs" / "methods" / f"{name}.md").is_file()
-        assert f"gossamer.inference.{name}" in linted
 
 
 def test_every_criterion_is_documented() -> None:

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import gossamer as gs
-from gossamer.inference.langevin import CVSGHMC
 from gossamer.inference.pruning import Pruner, PruningRule
+from gossamer.optim import CVSGHMC
 
 RULE = {
     "pruning": "dfp",

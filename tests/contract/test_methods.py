@@ -1,8 +1,14 @@
-"""What every method must do. Parametrised by the table, so a new row joins by itself."""
+"""What every method must do. Parametrised by the table, so a new row joins by itself.
+
+Three methods of the test's own (``throwaway``) run through all of it too: what they do a new method
+may do without touching the package.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -10,19 +16,24 @@ import torch
 from torch import nn
 
 import gossamer as gs
-from gossamer.errors import GossamerError, InvalidData, NonFinite
-from gossamer.inference import METHODS, SwapInfo
-from gossamer.nn import sparse_layers
+from contract.throwaway import MOVES_BUDGET, THROWAWAY, gated_parts
+from gossamer.errors import InvalidData, InvalidValue, NonFinite
+from gossamer.inference import METHODS, Batch, SwapInfo
+from gossamer.nn import at_mean, sparse_layers, stochastic_modules
 from reference.method_runs import CONVERTIBLE, build, clusters, has, network, run
 
-every_method = pytest.mark.parametrize("name", METHODS)
-ADDITIONS = [
-    (name, addition)
-    for name in METHODS
-    for addition in (
-        ["grad", "grad_mean", "grad_multi", "random"] if has(name, "addition") else [None]
-    )
-]
+ENTRIES = {**METHODS, **THROWAWAY}
+every_method = pytest.mark.parametrize("name", ENTRIES)
+
+
+def additions_of(name: str) -> list[str | None]:
+    if name in MOVES_BUDGET:
+        return ["grad", "grad_mean", "grad_multi"]  # random draws need a fixed budget
+    settings = {field.name for field in dataclasses.fields(ENTRIES[name].config)}
+    return ["grad", "grad_mean", "grad_multi", "random"] if "addition" in settings else [None]
+
+
+ADDITIONS = [(name, addition) for name in ENTRIES for addition in additions_of(name)]
 
 
 def leaves(state, path=""):
@@ -181,9 +192,12 @@ def test_loading_does_not_tie_two_methods_together(name):
 def test_the_state_of_another_method_is_refused(name):
     states = {other: build(other).state_dict() for other in METHODS if other != name}
     method = build(name)
+    before = copy.deepcopy(method.state_dict())
+    assert before["method"] == name
     for state in states.values():
-        with pytest.raises((GossamerError, RuntimeError, KeyError)):
+        with pytest.raises(InvalidValue, match=f"was not saved by a {name} run"):
             method.load_state_dict(state)
+    assert_same_state(method.state_dict(), before)
 
 
 @every_method
@@ -201,8 +215,12 @@ def test_the_number_of_weights_is_exact_and_constant(name, sparsity):
     assert sum(start.values()) == round((1 - sparsity) * CONVERTIBLE)
     for _ in range(12):
         run(method, 1)
-        assert {n: layer.nnz for n, layer in sparse_layers(method.model).items()} == start
+        now = {n: layer.nnz for n, layer in sparse_layers(method.model).items()}
+        assert sum(now.values()) == sum(start.values())
+        assert now == start or name in MOVES_BUDGET
     assert gs.summary(method.model).nnz == sum(start.values())
+    if name in MOVES_BUDGET:
+        assert now != start, "weights went from one layer to another"
 
 
 @every_method
@@ -241,3 +259,108 @@ def test_bad_batches_change_nothing(name):
         method.step((x, y[:-1]))
     for key, value in method.model.state_dict().items():
         assert torch.equal(value, before[key]), key
+
+
+@every_method
+def test_whatever_draws_is_seeded_counted_and_shown(name):
+    """Sampling, the KL and the summary ask modules, not classes: a test's own one is in all."""
+    method = build(name)
+    run(method, 2)
+    model, (x, _) = method.model.eval(), clusters(7)
+    means = model(x)
+    noisy = stochastic_modules(model)
+    for noise in ("weight", "local"):
+        with gs.sampling(model, seed=3, noise=noise):
+            one = model(x)
+        with gs.sampling(model, seed=3, noise=noise):
+            two = model(x)
+        with gs.sampling(model, seed=4, noise=noise):
+            other = model(x)
+        assert torch.equal(one, two)
+        assert torch.equal(one, other) == (not noisy)
+        assert torch.equal(one, means) == (not noisy)
+    assert torch.equal(model(x), means)
+    with torch.no_grad():
+        total = sum(float(module.kl_divergence()) for module in noisy.values())
+        assert float(gs.kl_divergence(model)) == pytest.approx(total, rel=1e-5)
+    shown = gs.summary(model)
+    rows = {row.name for row in shown.rows} | {row.name for row in shown.noisy}
+    assert {name or "root" for name in noisy} <= rows
+    assert all(name in str(shown) for name in noisy)
+
+
+@every_method
+def test_weights_of_examples(name):
+    """An example of weight 2 counts as two, one of weight 0 not at all; without noise exactly."""
+    x, y = clusters(12)
+    rows = torch.tensor([0, 0, 1, 2, 4, 4])
+    counts = torch.bincount(rows, minlength=6).float()
+    plain = build(name, net=nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)))
+    weighted = copy.deepcopy(plain)
+    step = {}
+    for method, batch in (
+        (plain, Batch(x[rows], y[rows])),
+        (weighted, Batch(x[:6], y[:6], counts)),
+    ):
+        torch.manual_seed(0)
+        with at_the_means(method.model):
+            step[method] = method.step(batch)
+    assert step[weighted].nll == pytest.approx(step[plain].nll, rel=1e-5)
+    with pytest.raises(InvalidData, match=r"weight shape = \(3,\): must be \(6,\)"):
+        plain.step((x[:6], y[:6], torch.ones(3)))
+    with pytest.raises(InvalidData, match=r"weight.*finite and not negative"):
+        plain.step((x[:6], y[:6], torch.tensor([1.0, 1, 1, 1, 1, -1])))
+
+
+@contextlib.contextmanager
+def at_the_means(model: nn.Module):
+    """Training mode without noise: what a weight does to a loss is then exact."""
+    with at_mean(model):
+        yield
+
+
+@every_method
+def test_accumulating_parts_is_the_step_of_the_whole_batch(name):
+    """Without noise and BatchNorm the parameters agree to rounding, uneven parts included."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    x, y = clusters(10)
+    methods = [build(name, net=net, accumulate=count) for count in (1, 3)]
+    infos = []
+    for method in methods:
+        torch.manual_seed(4)
+        with at_the_means(method.model):
+            infos.append(method.step((x, y)))
+    one, three = infos
+    assert three.loss == pytest.approx(one.loss, rel=1e-5)
+    assert three.nll == pytest.approx(one.nll, rel=1e-5)
+    assert three.kl == pytest.approx(one.kl, rel=1e-5)
+    assert three.accuracy == pytest.approx(one.accuracy)
+    for ours, theirs in zip(*(m.model.parameters() for m in methods), strict=True):
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_units_really_left():
+    """The gated method dropped units: its vectors and both layers are shorter, Adam's too."""
+    method = build("gated", prune_threshold=9.0)
+    run(method, 20)
+    before, gate, after = gated_parts(method.model)
+    kept = gate.alive.numel()
+    assert 0 < kept < 16
+    assert gate.mean.numel() == gate.log_std.numel() == kept
+    assert method.optimizer.state[gate.mean]["exp_avg"].numel() == kept
+    rows = before.support.positions() // 4
+    columns = after.support.positions() % 16
+    assert set(rows.tolist()) | set(columns.tolist()) <= set(gate.alive.tolist())
+    assert gs.predict(method, clusters(5)[0], 3).probs.shape == (5, 3)
+
+
+def test_the_chain_feels_its_prior():
+    """A narrow Laplace prior leaves smaller weights than a wide one: the energy has it."""
+    sizes = {}
+    for scale in (0.05, 5.0):
+        method = build("l1_chain", scale=scale, total_steps=150)
+        run(method, 150)
+        layers = sparse_layers(method.model).values()
+        sizes[scale] = sum(float(layer.leading().detach().abs().sum()) for layer in layers)
+    assert sizes[0.05] < 0.6 * sizes[5.0]

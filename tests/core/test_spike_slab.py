@@ -15,6 +15,7 @@ from gossamer.core.spike_slab import (
     Candidates,
     hard_mask,
     soft_mask,
+    spike_and_slab,
     spike_threshold,
     thresholds_for,
 )
@@ -212,3 +213,41 @@ def test_scores_are_shares_of_squares_per_weight(statistic, power):
         assert float(found.scores[i]) == pytest.approx(wanted, rel=1e-12)
     assert found.scores[[2, 4]].tolist() == [0.0, 0.0]
     assert found.weights.tolist() == [2, 2, 1, 2, 0]
+
+
+SLAB = {"slab": 0.05, "lr": 0.1, "num_data": 40}  # variance of the slab 1/2
+NOTHING = {"spike_decay": None, "spike_threshold": None, "prune_threshold": None}
+
+
+def test_spike_and_thresholds_follow_the_slab():
+    prior = spike_and_slab(**SLAB, **NOTHING)
+    assert (prior.slab, prior.spike) == (0.05, pytest.approx(1.0))
+    assert prior.spike_threshold == pytest.approx(0.05)
+    assert prior.prune_threshold == pytest.approx(0.005)
+    assert prior.range_threshold == pytest.approx(0.1 * math.sqrt(0.5))
+
+
+def test_the_spike_is_no_narrower_than_a_step_can_follow():
+    assert spike_and_slab(**{**SLAB, "lr": 2.0}, **NOTHING).spike == pytest.approx(0.5)
+    assert spike_and_slab(**{**SLAB, "lr": 100.0}, **NOTHING).spike == 0.05  # the slab's at least
+    assert spike_and_slab(**{**SLAB, "lr": 0.0}, **NOTHING).spike == pytest.approx(1.0)
+
+
+def test_what_is_set_stays():
+    prior = spike_and_slab(**SLAB, spike_decay=3.0, spike_threshold=0.2, prune_threshold=0.4)
+    assert (prior.spike, prior.spike_threshold) == (3.0, 0.2)
+    assert prior.prune_threshold == prior.range_threshold == 0.4
+
+
+def test_a_spike_wider_than_the_slab_is_refused():
+    with pytest.raises(InvalidValue, match=r"spike_decay = 0\.01: .*weight_decay = 0\.05"):
+        spike_and_slab(**SLAB, **{**NOTHING, "spike_decay": 0.01})
+
+
+def test_thresholds_need_a_slab():
+    flat = {**SLAB, "slab": 0.0}
+    with pytest.raises(InvalidValue, match="set spike_threshold and prune_threshold"):
+        spike_and_slab(**flat, **NOTHING)
+    prior = spike_and_slab(**flat, spike_decay=None, spike_threshold=0.1, prune_threshold=0.1)
+    assert (prior.spike, prior.spike_threshold) == (0.0, 0.1)
+    assert prior.prune_threshold < math.inf

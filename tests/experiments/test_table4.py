@@ -13,7 +13,7 @@ from gossamer.data import batches
 from gossamer.errors import NonFinite
 from gossamer.experiments.cvadam2023 import repeat, simulated, starts, table4, timing
 from gossamer.experiments.cvadam2023.simulated import LiveInputs, Problem
-from gossamer.inference.em_mcmc import EMMCMC
+from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.inference.pruning import Pruning
 from gossamer.nn import sparse_layers
 

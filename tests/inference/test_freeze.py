@@ -11,7 +11,7 @@ from torch import nn
 import gossamer as gs
 from gossamer.errors import InvalidData, InvalidValue
 from gossamer.inference.collect import Collection
-from gossamer.inference.langevin import SGHMC
+from gossamer.optim import SGHMC
 from reference.method_runs import clusters
 
 CYCLE, FREEZE = 10, 0.1

@@ -177,7 +177,7 @@ class TestPaperPreset:
         layers = list(sparse_layers(method.model).values())
         assert layers[0].support.is_full, "the first layer is dense"
         assert all(isinstance(layer, BayesianLayer) for layer in layers)
-        assert {layer.prior_std for layer in layers} == {0.005}
+        assert {layer.prior.std for layer in layers} == {0.005}
         mean = torch.cat([layer.weight_mean.detach() for layer in layers])
         std = torch.cat([layer.weight_std.detach() for layer in layers])
         assert sum(layer.nnz for layer in layers) == round(0.5 * (40 + 800 + 240))

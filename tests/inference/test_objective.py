@@ -30,7 +30,7 @@ def kl_by_hand(model: nn.Module) -> float:
     total = 0.0
     for layer in {id(m): m for m in model.modules() if isinstance(m, BayesianLayer)}.values():
         q = Normal(layer.weight_mean.detach().double(), layer.weight_std.detach().double())
-        p = Normal(torch.tensor(0.0).double(), torch.tensor(layer.prior_std).double())
+        p = Normal(torch.tensor(0.0).double(), torch.tensor(layer.prior.std).double())
         total += float(kl_divergence(q, p).sum())
     return total
 
@@ -140,7 +140,7 @@ def test_shared_layers_count_once():
     assert model[0].nnz == alone[0].nnz
     layer = model[0]
     q = Normal(layer.weight_mean.detach().double(), layer.weight_std.detach().double())
-    wanted = float(kl_divergence(q, Normal(0.0, float(layer.prior_std))).sum())
+    wanted = float(kl_divergence(q, Normal(0.0, float(layer.prior.std))).sum())
     assert gs.ELBO(model, 1)(torch.tensor(0.0)).item() == pytest.approx(wanted, rel=1e-5)
 
 

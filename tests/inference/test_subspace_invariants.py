@@ -14,7 +14,7 @@ import gossamer as gs
 from gossamer.core.addition import ADDITION
 from gossamer.core.removal import REMOVAL
 from gossamer.core.sigma_init import FRESH_EPS
-from gossamer.nn import BayesianLayer, sparse_layers, weight_groups
+from gossamer.nn import BayesianLayer, sparse_layers, weights_of
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
@@ -201,19 +201,19 @@ def check_run(run) -> None:
         opt.zero_grad()
         F.cross_entropy(model(x), y).backward()
         opt.step()
-        before = {g.name: tag(opt, g.first) for g in weight_groups(model)}
+        before = {g.name: tag(opt, g.layer) for g in weights_of(model)}
         info = subspace.step(lambda x=x, y=y: F.cross_entropy(model(x), y))
         due = step % run["every"] == 0 and step < run["end"] * total
         assert (info is not None) == due, (step, info)
-        for group in weight_groups(model):
-            _, fresh = check_layer(group.first, opt, before[group.name], run["sigma_init"])
+        for group in weights_of(model):
+            _, fresh = check_layer(group.layer, opt, before[group.name], run["sigma_init"])
             swap = None if info is None else info.layers.get(group.name)
             assert fresh == (0 if swap is None else swap.added)
             if swap is not None:
                 assert (swap.nnz, swap.removed) == (budget[group.name], fresh)
                 assert fresh <= int(info.fraction * swap.nnz)
             for layer in group.layers:
-                assert torch.equal(layer.support.positions(), group.first.support.positions())
+                assert torch.equal(layer.support.positions(), group.layer.support.positions())
         assert {n: layer.nnz for n, layer in sparse_layers(model).items()} == budget
         assert [(id(p), p.data_ptr()) for p in model.parameters()] == identity
 

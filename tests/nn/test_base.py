@@ -15,6 +15,7 @@ from torch import nn
 
 import gossamer as gs
 from cases.zoo import BACKENDS, LAYERS, Layer, ids
+from gossamer.core.priors import Gaussian
 from gossamer.core.support import Support
 from gossamer.errors import InvalidValue
 from gossamer.nn import BayesianLayer, BayesianLinear, SparseLayer
@@ -215,7 +216,7 @@ def test_variance_zero_gives_the_mean_and_no_gradient_to_the_std(engine):
         mean,
         torch.full_like(mean, 0.5),
         nn.Parameter(torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)),
-        prior_std=1.0,
+        prior=Gaussian(1.0),
         engine=engine,
     )
     # Row 0: everything dead. Row 1: only inputs that no kept weight reads. Row 2: input 0 alone.
@@ -271,11 +272,16 @@ def test_layer_rejects_a_support_of_another_shape_and_a_bad_prior():
     layout, bias = Layout("linear", (2, 3)), None
     with pytest.raises(InvalidValue, match=r"support shape = \(3, 2\): must equal \(2, 3\)"):
         BayesianLinear(
-            layout, Support.full((3, 2)), torch.ones(6), torch.ones(6), bias, prior_std=1.0
+            layout,
+            Support.full((3, 2)),
+            torch.ones(6),
+            torch.ones(6),
+            bias,
+            prior=Gaussian(1.0),
         )
-    with pytest.raises(InvalidValue, match=r"prior_std = 0\.0: must be positive"):
+    with pytest.raises(InvalidValue, match=r"prior_std = 0\.0: must be finite and > 0"):
         BayesianLinear(
-            layout, Support.full((2, 3)), torch.ones(6), torch.ones(6), bias, prior_std=0.0
+            layout, Support.full((2, 3)), torch.ones(6), torch.ones(6), bias, prior=Gaussian(0.0)
         )
     with pytest.raises(InvalidValue, match="must be Bayesian or deterministic"):
         SparseLayer(layout, Support.full((2, 3)), bias).leading()

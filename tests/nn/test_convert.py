@@ -21,7 +21,7 @@ from gossamer.nn import (
     SparseConv2d,
     SparseLinear,
     sparse_layers,
-    weight_groups,
+    weights_of,
 )
 
 every_model = pytest.mark.parametrize("case", MODELS, ids=ids(MODELS))
@@ -77,8 +77,8 @@ def test_the_number_kept_is_exact(net, sparsity, distribution, convert):
 def test_every_model_of_the_zoo_meets_its_budget(case, convert):
     net = case.build()
     converted = convert(net, 0.7)
-    kept = sum(group.first.nnz for group in weight_groups(converted))
-    size = sum(group.first.layout.numel for group in weight_groups(converted))
+    kept = sum(group.layer.nnz for group in weights_of(converted))
+    size = sum(group.layer.layout.numel for group in weights_of(converted))
     assert kept == round((1 - 0.7) * size)
     assert torch.isfinite(converted.eval()(case.input())).all()
 

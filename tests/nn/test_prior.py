@@ -22,20 +22,20 @@ def test_a_prior_draw_keeps_the_scale_of_its_input():
         for sparsity in (0.0, 0.6):
             layer = gs.to_bayesian(module, sparsity)
             kept = inputs * layer.density
-            assert layer.prior_std == pytest.approx(PRIOR_GAIN / math.sqrt(kept), rel=1e-12)
-            share = layer.weight_std.detach() / layer.prior_std
+            assert layer.prior.std == pytest.approx(PRIOR_GAIN / math.sqrt(kept), rel=1e-12)
+            share = layer.weight_std.detach() / layer.prior.std
             assert (share - POSTERIOR_SHARE).abs().max() < 1e-5  # softplus in float32
 
 
 def test_a_layer_with_less_than_one_input_per_output_stays_bounded():
-    assert gs.to_bayesian(nn.Linear(10, 10), 0.99).prior_std == PRIOR_GAIN
+    assert gs.to_bayesian(nn.Linear(10, 10), 0.99).prior.std == PRIOR_GAIN
 
 
 def test_numbers_are_taken_as_they_are():
     for layer in sparse_layers(
         gs.to_bayesian(mlp(), 0.3, prior_std=0.005, posterior_std=6e-4)
     ).values():
-        assert layer.prior_std == 0.005
+        assert layer.prior.std == 0.005
         assert (layer.weight_std.detach() / 6e-4 - 1).abs().max() < 1e-5  # softplus in float32
 
 

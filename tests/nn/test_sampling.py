@@ -12,7 +12,7 @@ import gossamer as gs
 from cases.zoo import BACKENDS, MODEL, MODELS, convnet, ids, mlp
 from gossamer.errors import UnknownName
 from gossamer.nn import BayesianLayer, base, sparse_layers
-from gossamer.nn.sampling import at_mean, holding_draws
+from gossamer.nn.seeding import at_mean, holding_draws
 
 every_model = pytest.mark.parametrize("case", MODELS, ids=ids(MODELS))
 every_noise = pytest.mark.parametrize("noise", ["weight", "local"])

@@ -11,7 +11,7 @@ from torch.distributions import kl_divergence as exact_kl
 import gossamer as gs
 from cases.zoo import MODELS, OneParameter, TwoNames, ids, mlp
 from gossamer.errors import InvalidValue
-from gossamer.nn import require_groups, sparse_layers, weight_groups
+from gossamer.nn import require_weights, sparse_layers, weights_of
 
 SHARED = [TwoNames, OneParameter]
 every_shared = pytest.mark.parametrize("model", SHARED)
@@ -66,12 +66,12 @@ def test_all_uses_in_a_forward_see_one_theta(model):
 @every_shared
 def test_a_shared_weight_is_one_weight(model):
     bnn, _ = make(model)
-    groups = weight_groups(bnn)
+    groups = weights_of(bnn)
     assert len(groups) == 2
     assert groups[0].name == "first"
-    assert groups[0].first is bnn.first
+    assert groups[0].layer is bnn.first
     kept = {id(p): p.numel() for n, p in bnn.named_parameters() if "weight_mean" in n}
-    assert sum(kept.values()) == sum(group.first.nnz for group in groups)
+    assert sum(kept.values()) == sum(group.layer.nnz for group in groups)
 
 
 @every_shared
@@ -136,7 +136,7 @@ def test_kl_is_the_sum_over_distinct_weights(case):
 def test_kl_gradient_of_a_shared_weight_is_not_doubled():
     bnn, _ = make(OneParameter)
     gs.kl_divergence(bnn).backward()
-    prior = bnn.first.prior_std
+    prior = bnn.first.prior.std
     expected = bnn.first.weight_mean.detach() / prior**2
     torch.testing.assert_close(bnn.first.weight_mean.grad, expected, rtol=1e-12, atol=0)
 
@@ -145,8 +145,8 @@ def test_a_model_without_bayesian_layers():
     assert float(gs.kl_divergence(nn.Linear(2, 2))) == 0.0
     assert float(gs.kl_divergence(gs.to_sparse(nn.Linear(2, 2)))) == 0.0
     with pytest.raises(InvalidValue, match="model = Linear: has no sparse layer; convert it first"):
-        require_groups(nn.Linear(2, 2))
-    assert require_groups(gs.to_sparse(mlp()))[0].name == "0"
+        require_weights(nn.Linear(2, 2))
+    assert require_weights(gs.to_sparse(mlp()))[0].name == "0"
 
 
 def test_two_convolutions_of_one_weight_keep_their_own_geometry():
@@ -165,4 +165,4 @@ def test_two_convolutions_of_one_weight_keep_their_own_geometry():
     bnn = gs.to_bayesian(net).eval()
     torch.testing.assert_close(bnn(x), net(x), rtol=1e-6, atol=1e-6)  # float32 rounding
     assert bnn.fine.weight_mean is bnn.coarse.weight_mean
-    assert len(weight_groups(bnn)) == 1
+    assert len(weights_of(bnn)) == 1

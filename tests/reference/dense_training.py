@@ -50,7 +50,7 @@ class DenseLayer(nn.Module):
         self.mask = flat.view(self.layout.shape)
         self.mean = nn.Parameter(self._scatter(layer.leading().detach()))
         if isinstance(layer, BayesianLayer):
-            self.prior_std = layer.prior_std
+            self.prior_std = layer.prior.std
             self.raw_std = nn.Parameter(self._scatter(layer.weight_raw_std.detach()))
         self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach().clone())
 

@@ -1,6 +1,6 @@
-"""Addition criteria (Sec.
+"""Addition criteria (Sec. 3.3.2): where the scores E_q|E_x ∇_θ f| of free positions come from.
 
-3.3.2): where the scores E_q|E_x ∇_θ f| of positions off the support come from. Highest enter.
+The highest enter.
 
 A criterion is a row of ``ADDITION``: how often the loss is differentiated at a swap, and at which
 weights. The gradient itself is caught in the backward pass (`gossamer.ops.growth`), so a new

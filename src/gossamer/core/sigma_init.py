@@ -1,7 +1,4 @@
-"""Standard deviation of fresh weights (Sec.
-
-3.2): a fresh σ of 0 would have no gradient, Eq. (5).
-"""
+"""Standard deviation of fresh weights (Sec. 3.2): a σ of 0 would have no gradient, Eq. (5)."""
 
 from __future__ import annotations
 
@@ -30,13 +27,16 @@ def small_constant(surviving_std: Tensor) -> Tensor:
     return surviving_std.new_tensor(FRESH_EPS)
 
 
-SIGMA_INIT: dict[str, Callable[[Tensor], Tensor]] = {
+SigmaRule = Callable[[Tensor], Tensor]
+"""From the σ of the weights that stay to that of a fresh one."""
+
+SIGMA_INIT: dict[str, SigmaRule] = {
     "mean": mean_of_survivors,
     "eps": small_constant,
 }
 
 
-def sigma_rule(name: str) -> Callable[[Tensor], Tensor]:
+def sigma_rule(name: str) -> SigmaRule:
     """The rule of that name, or a plain error."""
     if name not in SIGMA_INIT:
         raise UnknownName("sigma_init", name, list(SIGMA_INIT))

@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, log
+from math import inf, log, sqrt
 
 import torch
 from torch import Tensor
 
 from gossamer.core.groups import Grouping, Statistic
 from gossamer.errors import InvalidValue
+
+SPIKE_OVER_SLAB = 20.0
+"""δ₀/δ₁ unless told: the authors' 0.01 over 0.0005."""
+SPIKE_SHARE = 0.1
+"""λ₁ over the slab's variance unless told; the authors' are 0.02 to 0.1 of it."""
+PRUNE_SHARE = 0.01
+"""λ₂ over the slab's variance unless told; the authors' are 0.002 to 0.005 of it."""
 
 
 def spike_threshold(slab: float, spike: float, size: int, spike_share: float) -> float:
@@ -127,3 +134,74 @@ def thresholds_for(layers: Sequence[Candidates], removed: int) -> list[float]:
     gone = weights[order].cumsum(0)
     last = min(int(torch.searchsorted(gone, removed)), len(gone) - 1)
     return [layer.threshold(float(ordered[last])) for layer in layers]
+
+
+@dataclass(frozen=True)
+class SpikeAndSlab:
+    """The prior of one layer.
+
+    Attributes:
+        slab: δ₁/N.
+        spike: δ₀/N.
+        spike_threshold: λ₁.
+        prune_threshold: λ₂ for a statistic in units of a weight's square.
+        range_threshold: λ₂ for one in units of a weight.
+    """
+
+    slab: float
+    spike: float
+    spike_threshold: float
+    prune_threshold: float
+    range_threshold: float
+
+
+def spike_and_slab(
+    slab: float,
+    *,
+    lr: float,
+    num_data: int,
+    spike_decay: float | None,
+    spike_threshold: float | None,
+    prune_threshold: float | None,
+) -> SpikeAndSlab:
+    """The prior of a layer from what was set, and from the slab where nothing was.
+
+    Args:
+        slab: δ₁/N, the weight decay of the layer.
+        lr: Step size: a spike that is too narrow for it would not be followed.
+        num_data: N.
+        spike_decay: δ₀/N; ``None``: SPIKE_OVER_SLAB times the slab's, or what a step can follow.
+        spike_threshold: λ₁; ``None``: SPIKE_SHARE of the slab's variance.
+        prune_threshold: λ₂, in the units of the statistic; ``None``: PRUNE_SHARE of the slab's
+            variance, or of its root.
+
+    Raises:
+        InvalidValue: The spike is wider than the slab, or there is no slab to go by.
+    """
+    if spike_decay is None:
+        followed = 1.0 / lr if lr > 0.0 else inf
+        spike_decay = max(slab, min(SPIKE_OVER_SLAB * slab, followed))
+    require_narrower(spike_decay, slab)
+    if slab == 0.0 and None in (spike_threshold, prune_threshold):
+        raise InvalidValue(
+            "weight_decay",
+            slab,
+            "is no prior to take thresholds from",
+            "set spike_threshold and prune_threshold",
+        )
+    variance = inf if slab == 0.0 else 1.0 / (slab * num_data)
+    return SpikeAndSlab(
+        slab,
+        spike_decay,
+        SPIKE_SHARE * variance if spike_threshold is None else spike_threshold,
+        prune_threshold if prune_threshold is not None else PRUNE_SHARE * variance,
+        prune_threshold if prune_threshold is not None else sqrt(PRUNE_SHARE * variance),
+    )
+
+
+def require_narrower(spike: float, slab: float) -> None:
+    """Raise unless the spike's precision is at least the slab's."""
+    if spike < slab:
+        raise InvalidValue(
+            "spike_decay", spike, f"must be at least weight_decay = {slab:.4g}, the slab's"
+        )

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from gossamer.core.addition import AdditionRule
-from gossamer.nn import WeightGroup
-from gossamer.nn.sampling import at_mean
+from gossamer.nn import Weight, at_mean
 from gossamer.ops import Growth
 
 
 def rank_by_passes(
     model: nn.Module,
-    armed: list[WeightGroup],
+    armed: list[Weight],
     rule: AdditionRule,
     closure: Callable[[], Tensor],
     num_draws: int,
@@ -35,17 +34,17 @@ def rank_by_passes(
     """
     if not armed:
         return
-    sums = [torch.zeros_like(_growth(group).dense) for group in armed]
-    leading = [group.first.leading() for group in armed]
+    sums = [torch.zeros_like(_growth(weight).dense) for weight in armed]
+    leading = [weight.values for weight in armed]
     for _ in range(num_draws):
-        for group in armed:
-            _growth(group).new_pass()
+        for weight in armed:
+            _growth(weight).new_pass()
         with frozen_batchnorm(model), at_mean(model) if rule.at_mean else nullcontext():
             torch.autograd.grad(closure(), leading, allow_unused=True)
-        for group, summed in zip(armed, sums, strict=True):
-            summed.add_(rule.contribution(_growth(group).dense))
-    for group, summed in zip(armed, sums, strict=True):
-        growth, indices = _growth(group), group.first.indices
+        for weight, summed in zip(armed, sums, strict=True):
+            summed.add_(rule.contribution(_growth(weight).dense))
+    for weight, summed in zip(armed, sums, strict=True):
+        growth, indices = _growth(weight), weight.layer.indices
         assert indices is not None
         if growth.is_filled:
             growth.rank(summed.abs_() / num_draws, indices)
@@ -74,7 +73,7 @@ def frozen_batchnorm(model: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
-def _growth(group: WeightGroup) -> Growth:
-    growth = group.first.growth
+def _growth(weight: Weight) -> Growth:
+    growth = weight.layer.growth
     assert growth is not None
     return growth

@@ -1,6 +1,6 @@
-"""What methods that follow a gradient share.
+"""What methods that follow a gradient share: optimiser, schedules, the step, saving.
 
-Optimiser, learning-rate schedule, one training step, saving.
+Variational ones add a prior, an initial posterior and a KL that warms up.
 """
 
 from __future__ import annotations
@@ -16,18 +16,31 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from gossamer.core.schedule import Constant, CosineDecay, Schedule
-from gossamer.errors import InvalidValue, NonFinite, UnknownName
+from gossamer.core.schedule import Constant, CosineDecay, Schedule, linear_warmup
+from gossamer.core.swap import Budget
+from gossamer.errors import InvalidValue, UnknownName
+from gossamer.inference.batch import Batch
+from gossamer.inference.group import ALONE, Group
 from gossamer.inference.method import StepInfo
-from gossamer.inference.objective import ELBO, require_finite
+from gossamer.inference.objective import ELBO
 from gossamer.inference.parameters import parameter_groups
-from gossamer.inference.subspace import Subspace
+from gossamer.inference.state import (
+    common_state,
+    load_common_state,
+    not_own_state,
+    require_own_state,
+)
+from gossamer.inference.step import Step, StepConfig
+from gossamer.inference.subspace import Subspace, SwapRule
 from gossamer.likelihoods import Likelihood
-from gossamer.nn import Noise, restore_engines, sampling, sparse_layers, weight_groups
+from gossamer.nn import Noise, sampling, to_bayesian, weights_of
+from gossamer.nn.candidates import find_candidates
+from gossamer.nn.prior import POSTERIOR_SHARE, PosteriorStd, PriorStd
+from gossamer.ops import AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class OptimizerConfig(StepConfig):
     """Settings of the optimiser, shared by all gradient methods.
 
     Attributes:
@@ -38,7 +51,6 @@ class OptimizerConfig:
         momentum: For ``sgd``.
         weight_decay: On means and deterministic weights, never on σ.
         decay_biases: Decay biases and normalisation too.
-        clip_norm: Largest norm of the whole gradient; ``None`` for no limit.
     """
 
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -48,15 +60,13 @@ class OptimizerConfig:
     momentum: float = 0.9
     weight_decay: float = 3e-4
     decay_biases: bool = False
-    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("lr", "std_lr", "momentum", "weight_decay"):
             value = getattr(self, name)
             if value is not None and not value >= 0.0:
                 raise InvalidValue(name, value, "must not be negative")
-        if self.clip_norm is not None and not self.clip_norm > 0.0:
-            raise InvalidValue("clip_norm", self.clip_norm, "must be positive or none")
 
 
 DENSE_LR = 2e-3
@@ -65,7 +75,7 @@ DENSE_LR = 2e-3
 
 def default_lr(model: nn.Module) -> float:
     """``DENSE_LR`` / √density: sparse weights are larger by 1/√density, and so are their steps."""
-    supports = [group.first.support for group in weight_groups(model)]
+    supports = [weight.layer.support for weight in weights_of(model)]
     density = sum(s.nnz for s in supports) / max(sum(s.numel for s in supports), 1)
     return DENSE_LR / sqrt(density) if supports else DENSE_LR
 
@@ -100,9 +110,11 @@ class GradientMethod:
         elbo: The objective.
         config: Optimiser settings.
         total_steps: Optimiser steps of the run, for the learning-rate schedule.
-        subspace: Settings of ``Subspace``, or ``None`` for a fixed support.
+        swaps: How the support moves, or ``None`` for a fixed one.
+        budget: How many weights each layer keeps then; its own number by default.
         skip_step_on_swap: Leave the optimiser step out where a swap is due, as the SSVI authors do.
         max_samples: 1 for a deterministic network, ``None`` for a posterior.
+        group: The processes that train together.
     """
 
     samples_by_noise = True
@@ -116,9 +128,11 @@ class GradientMethod:
         config: OptimizerConfig,
         total_steps: int,
         *,
-        subspace: dict[str, Any] | None = None,
+        swaps: SwapRule | None = None,
+        budget: Budget | None = None,
         skip_step_on_swap: bool = False,
         max_samples: int | None = None,
+        group: Group = ALONE,
     ) -> None:
         self.name = name
         self.model = model
@@ -131,39 +145,26 @@ class GradientMethod:
         self.lr_schedule = _lr_schedule(config, total_steps)
         self.skip_step_on_swap = skip_step_on_swap
         self.subspace = None
-        if subspace is not None:
-            self.subspace = Subspace(model, self.optimizer, total_steps=total_steps, **subspace)
+        if swaps is not None:
+            self.subspace = Subspace(
+                model, self.optimizer, total_steps=total_steps, rule=swaps, budget=budget
+            )
         self.steps = 0
+        self._step = Step(model, likelihood, self.optimizer, elbo, config, group)
 
-    def step(self, batch: tuple[Tensor, Tensor]) -> StepInfo:
+    def step(self, batch: Batch | tuple[Tensor, ...]) -> StepInfo:
         """One optimiser step on a batch of inputs and targets, then a swap if one is due."""
-        x, target = batch
-        self.model.train()
+        batch, subspace = Batch.of(batch), self.subspace
         factor = self.lr_schedule(self.steps)
         for group, lr in zip(self.optimizer.param_groups, self.base_lr, strict=True):
             group["lr"] = lr * factor
-        output = self.model(x)
-        loss = self.elbo(-self.likelihood.log_lik(output, target))
-        require_finite(loss.detach(), self.model)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._clip()
-        subspace = self.subspace
-        if not (self.skip_step_on_swap and subspace is not None and subspace.is_due):
-            self.optimizer.step()
-        swap = None if subspace is None else subspace.step(lambda: self._mean_nll(x, target))
+        skips = self.skip_step_on_swap and subspace is not None and subspace.is_due
+        taken = self._step.take(batch, moves=not skips)
+        swap = None if subspace is None else subspace.step(lambda: self._step.mean_nll(batch))
         self.steps += 1
-        parts = self.elbo.parts
-        assert parts is not None
-        return StepInfo(
-            loss=float(parts.loss),
-            nll=float(parts.nll),
-            kl=float(parts.kl),
-            kl_weight=parts.kl_weight,
-            lr=self.base_lr[0] * factor,
-            accuracy=self.likelihood.accuracy(output.detach(), target),
-            swap=swap,
-        )
+        # A batch of fewer examples than parts had fewer calls: the schedule counts steps.
+        self.elbo.calls = self.steps * self.elbo.accumulate
+        return StepInfo.of(taken, lr=self.base_lr[0] * factor, swap=swap)
 
     @contextmanager
     def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
@@ -174,43 +175,20 @@ class GradientMethod:
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``."""
         return {
-            "model": dict(self.model.state_dict()),
-            "likelihood": dict(self.likelihood.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
+            **common_state(self),
             "elbo": self.elbo.state_dict(),
             "subspace": None if self.subspace is None else self.subspace.state_dict(),
-            "steps": self.steps,
-            "engines": {name: layer.engine for name, layer in sparse_layers(self.model).items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See ``Method.load_state_dict``."""
+        require_own_state(self, state)
         if (state["subspace"] is None) != (self.subspace is None):
-            raise InvalidValue(
-                "state", None, f"was not saved by a {self.name} run with these settings"
-            )
-        self.model.load_state_dict(state["model"])
-        self.likelihood.load_state_dict(state["likelihood"])
-        restore_engines(self.model, state["engines"])
-        # A copy: torch keeps the given tensors, and two methods would then share their moments.
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+            raise not_own_state(self.name)
+        load_common_state(self, state)
         self.elbo.load_state_dict(state["elbo"])
         if self.subspace is not None:
             self.subspace.load_state_dict(state["subspace"])
-        self.steps = int(state["steps"])
-
-    def _mean_nll(self, x: Tensor, target: Tensor) -> Tensor:
-        return -self.likelihood.log_lik(self.model(x), target).mean()
-
-    def _clip(self) -> None:
-        if self.config.clip_norm is None:
-            return
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, self.config.clip_norm)
-        if not bool(torch.isfinite(norm)):
-            raise NonFinite(
-                "gradient norm", float(norm), "must be finite", "lower the learning rate"
-            )
 
 
 def _lr_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
@@ -219,3 +197,112 @@ def _lr_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     if config.lr_schedule == "constant":
         return Constant()
     raise UnknownName("lr_schedule", str(config.lr_schedule), ("cosine", "constant"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariationalConfig(OptimizerConfig):
+    """Settings of prior, posterior and KL; the optimiser's are inherited. See docs/defaults.md.
+
+    Attributes:
+        prior_std: ``"scaled"`` or a number.
+        posterior_std: Initial σ: ``"scaled"``, a number, or (mean, spread).
+        posterior_share: What ``"scaled"`` is of the prior's standard deviation.
+        initial_mean_std: Redraw the means from N(0, this²) instead of keeping the network's own
+            initialisation.
+        kl_weight: β at the end of the warm-up; ``None``: 1 where the likelihood has a scale of
+            noise, else ``KL_WEIGHT``.
+        kl_warmup: Share of the run over which β rises from 0.
+        temperature: Of the posterior.
+        backend: Engine of the layers: ``auto`` chooses per layer.
+    """
+
+    std_lr: float | None = 1e-2
+    prior_std: PriorStd = "scaled"
+    posterior_std: PosteriorStd = "scaled"
+    posterior_share: float = POSTERIOR_SHARE
+    initial_mean_std: float | None = None
+    kl_weight: float | None = None
+    kl_warmup: float = 0.5
+    temperature: float = 1.0
+    backend: str = AUTO
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("initial_mean_std", "kl_weight", "temperature"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0.0:
+                raise InvalidValue(name, value, "must not be negative")
+        if not 0.0 <= self.kl_warmup <= 1.0:
+            raise InvalidValue(
+                "kl_warmup", self.kl_warmup, "must lie in [0, 1], a share of the run"
+            )
+
+
+KL_WEIGHT = 0.01
+"""β for labels and counts. The learnt noise of real targets falls to nothing with it:
+docs/defaults.md."""
+
+
+PAPER: dict[str, Any] = {
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "std_lr": 0.01,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "decay_biases": True,
+    "prior_std": 0.005,
+    "posterior_std": (0.0006, 0.0005),
+    "initial_mean_std": 0.01,
+    "kl_weight": 0.01,
+    "kl_warmup": 0.5,
+}
+"""Prior, posterior and optimiser of the SSVI authors' CIFAR runs, dense and sparse."""
+
+
+def bayesian_copy(
+    config: VariationalConfig, model: nn.Module, sparsity: float, sparsity_distribution: str = "erk"
+) -> nn.Module:
+    """A Bayesian copy of ``model`` with the prior and initial posterior of ``config``."""
+    redraw = config.initial_mean_std is not None
+    if redraw:
+        model = _redrawn(model, float(config.initial_mean_std or 0.0))
+    return to_bayesian(
+        model,
+        sparsity,
+        sparsity_distribution=sparsity_distribution,
+        rescale=not redraw,
+        prior_std=config.prior_std,
+        posterior_std=config.posterior_std,
+        posterior_share=config.posterior_share,
+        backend=config.backend,
+    )
+
+
+def warmed_elbo(
+    config: VariationalConfig,
+    bnn: nn.Module,
+    likelihood: Likelihood,
+    num_data: int,
+    total_steps: int,
+) -> ELBO:
+    """The objective: β rises linearly from 0 to ``kl_weight`` over ``kl_warmup`` of the run."""
+    weight = config.kl_weight
+    if weight is None:
+        weight = 1.0 if likelihood.has_noise else KL_WEIGHT
+    schedule = linear_warmup(round(config.kl_warmup * total_steps), end=weight)
+    return ELBO(
+        bnn,
+        num_data,
+        schedule,
+        temperature=config.temperature,
+        accumulate=config.accumulate,
+    )
+
+
+def _redrawn(model: nn.Module, std: float) -> nn.Module:
+    """A copy whose convertible weights are drawn from N(0, std²)."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for candidate in find_candidates(model):
+            candidate.modules[0].weight.normal_(0.0, std)  # type: ignore[operator]
+    return model

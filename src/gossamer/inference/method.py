@@ -6,12 +6,15 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from gossamer.inference.batch import Batch
+from gossamer.inference.step import Taken
 from gossamer.inference.subspace import SwapInfo
 from gossamer.likelihoods import Likelihood
 from gossamer.nn import Noise
@@ -38,6 +41,19 @@ class StepInfo:
     lr: float
     accuracy: float | None
     swap: SwapInfo | None
+
+    @classmethod
+    def of(cls, taken: Taken, *, lr: float, swap: SwapInfo | None = None) -> StepInfo:
+        """From what a step computed."""
+        return cls(
+            loss=taken.loss,
+            nll=taken.nll,
+            kl=taken.kl,
+            kl_weight=taken.kl_weight,
+            lr=lr,
+            accuracy=taken.accuracy,
+            swap=swap,
+        )
 
 
 class Method(Protocol):
@@ -71,8 +87,8 @@ class Method(Protocol):
         """
         ...
 
-    def step(self, batch: tuple[Tensor, Tensor]) -> StepInfo:
-        """Learn from inputs ``[B, ...]`` and targets ``[B, ...]``."""
+    def step(self, batch: Batch | tuple[Tensor, ...]) -> StepInfo:
+        """Learn from inputs ``[B, ...]``, targets ``[B, ...]`` and, if any, weights ``[B]``."""
         ...
 
     def sample(self, index: int, *, seed: int, noise: Noise) -> AbstractContextManager[nn.Module]:
@@ -92,3 +108,20 @@ class Method(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where ``state`` was taken."""
         ...
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """What the registry knows of a method; the file of a method ends with one.
+
+    Attributes:
+        config: Dataclass of its settings.
+        build: Makes the method from a config.
+        presets: Named changes to the defaults; ``default`` is one of them.
+        about: One line for ``gossamer methods``.
+    """
+
+    config: type[Any]
+    build: Callable[..., Method]
+    presets: dict[str, dict[str, Any]]
+    about: str

@@ -9,18 +9,20 @@ divided by num_data.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from gossamer.core.schedule import Constant, Schedule
 from gossamer.errors import InvalidValue, NonFinite
 from gossamer.inference.parameters import decayed_std_groups
-from gossamer.nn import kl_divergence
+from gossamer.nn import kl_divergence, scale_parameters
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class ElboParts:
 
     Attributes:
         nll: Mean negative log-likelihood per example.
-        kl: Full KL in nats.
+        kl: Full KL in nats; 0 where there is no posterior.
         kl_weight: The schedule's factor.
         scaled_kl: What was added: kl_weight · temperature · kl / num_data.
         loss: nll + scaled_kl.
@@ -40,6 +42,27 @@ class ElboParts:
     kl_weight: float
     scaled_kl: Tensor
     loss: Tensor
+
+
+class Objective(Protocol):
+    """From one negative log-likelihood per example to the loss of a step."""
+
+    @property
+    def parts(self) -> ElboParts | None:
+        """The pieces of the last loss."""
+        ...
+
+    def __call__(self, nll: Tensor) -> Tensor:
+        """The loss, 0-d, for values ``[B]``."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next losses depend on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken."""
+        ...
 
 
 class ELBO:
@@ -66,10 +89,7 @@ class ELBO:
         temperature: float = 1.0,
         accumulate: int = 1,
     ) -> None:
-        if not num_data >= 1:
-            raise InvalidValue(
-                "num_data", num_data, "must be the number of training examples, at least 1"
-            )
+        _check_num_data(num_data)
         if not temperature >= 0.0:
             raise InvalidValue("temperature", temperature, "must not be negative")
         if not callable(kl_weight) and not kl_weight >= 0.0:
@@ -83,8 +103,8 @@ class ELBO:
         self.schedule: Schedule = kl_weight if callable(kl_weight) else Constant(float(kl_weight))
         self.calls = 0
         self.parts: ElboParts | None = None
-        if raw_std_ids(model):
-            _unwatched.add(self)
+        if scale_parameters(model):
+            _decay_watch.expect(self)
 
     @property
     def kl_weight(self) -> float:
@@ -101,14 +121,8 @@ class ELBO:
         Returns:
             0-d tensor.
         """
-        if nll.dim() > 1:
-            raise InvalidValue(
-                "nll shape",
-                tuple(nll.shape),
-                "must be [] (mean over examples) or [B]",
-                "sum each example first",
-            )
-        mean_nll = nll.mean()
+        _decay_watch.rest()
+        mean_nll = _mean_nll(nll)
         weight = self.kl_weight
         kl = kl_divergence(self.model).to(mean_nll.device)
         scaled = kl * (weight * self.temperature / self.num_data)
@@ -127,6 +141,74 @@ class ELBO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken."""
         self.calls = int(state["calls"])
+
+
+class Energy:
+    """The loss of a chain: the mean negative log-likelihood, and a prior where one is given.
+
+    A Gaussian prior is the sampler's own (``weight_decay``, which costs no pass over the weights).
+    Any other goes in here: loss = mean nll - log p(θ) / num_data.
+
+    Args:
+        model: The network.
+        num_data: Number of training examples.
+        log_prior: From the network to log p(θ), 0-d and differentiable; ``None`` adds nothing.
+
+    Example:
+        >>> laplace = Laplace(scale=0.1)
+        >>> def log_prior(model):
+        ...     return sum(laplace.log_density(weight.values).sum() for weight in weights_of(model))
+        >>> energy = Energy(gossamer.to_sparse(nn.Linear(3, 1)), 100, log_prior)
+        >>> bool(energy(torch.zeros(4)) > 0)
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_data: int,
+        log_prior: Callable[[nn.Module], Tensor] | None = None,
+    ) -> None:
+        _check_num_data(num_data)
+        self.model = model
+        self.num_data = num_data
+        self.log_prior = log_prior
+        self.parts: ElboParts | None = None
+
+    def __call__(self, nll: Tensor) -> Tensor:
+        """The loss for one mini-batch, 0-d; ``nll`` as in ``ELBO``."""
+        mean_nll = _mean_nll(nll)
+        none = mean_nll.new_zeros(())
+        loss = mean_nll
+        if self.log_prior is not None:
+            loss = mean_nll - self.log_prior(self.model) / self.num_data
+        self.parts = ElboParts(mean_nll.detach(), none, 0.0, none, loss.detach())
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the loss is the same at every step."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on from."""
+
+
+def _mean_nll(nll: Tensor) -> Tensor:
+    if nll.dim() > 1:
+        raise InvalidValue(
+            "nll shape",
+            tuple(nll.shape),
+            "must be [] (mean over examples) or [B]",
+            "sum each example first",
+        )
+    return nll.mean()
+
+
+def _check_num_data(num_data: int) -> None:
+    if not num_data >= 1:
+        raise InvalidValue(
+            "num_data", num_data, "must be the number of training examples, at least 1"
+        )
 
 
 @dataclass(frozen=True)
@@ -186,37 +268,45 @@ def require_finite(loss: Tensor, model: nn.Module) -> None:
     )
 
 
-_unwatched: WeakSet[ELBO] = WeakSet()
-"""Objectives whose optimiser has not stepped yet."""
-
-
-def _look_at_optimizer(optimizer: Optimizer, args: object, kwargs: object) -> None:
-    """Warn if the first optimiser that steps a model's ``raw_std`` also decays them.
+class _DecayWatch:
+    """Warns if the first optimiser that steps a model's standard deviations also decays them.
 
     ELBO does not know the optimiser, and decay alone would move σ a long way, so this looks over
-    the shoulder of every first step.
+    the shoulder of every first step. It hooks into torch's optimisers while an objective waits for
+    its first step, and only then.
     """
-    if not _unwatched:
-        return
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for elbo in list(_unwatched):
-        raw = raw_std_ids(elbo.model)
-        if raw & stepped:
-            _unwatched.discard(elbo)
-            warn_of_decay(optimizer, raw)
+
+    def __init__(self) -> None:
+        self._waiting: WeakSet[ELBO] = WeakSet()
+        self._hook: RemovableHandle | None = None
+
+    def expect(self, elbo: ELBO) -> None:
+        """Look at the next optimiser that steps the model of ``elbo``."""
+        self._waiting.add(elbo)
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(self._look)
+
+    def _look(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for elbo in list(self._waiting):
+            scales = scale_parameters(elbo.model)
+            if scales & stepped:
+                self._waiting.discard(elbo)
+                warn_of_decay(optimizer, scales)
+
+    def rest(self) -> None:
+        """Unhook if nobody waits. Not from within a step: torch walks over the hooks then."""
+        if self._hook is not None and not self._waiting:
+            self._hook.remove()
+            self._hook = None
 
 
-register_optimizer_step_pre_hook(_look_at_optimizer)
+_decay_watch = _DecayWatch()
 
 
-def raw_std_ids(model: nn.Module) -> set[int]:
-    """Identities of the ``weight_raw_std`` of a model."""
-    return {id(p) for name, p in model.named_parameters() if name.endswith("weight_raw_std")}
-
-
-def warn_of_decay(optimizer: Optimizer, raw: set[int]) -> None:
-    """One warning per parameter group that decays a ``raw_std``."""
-    for place, decay in decayed_std_groups(optimizer, raw):
+def warn_of_decay(optimizer: Optimizer, scales: set[int]) -> None:
+    """One warning per parameter group that decays a standard deviation."""
+    for place, decay in decayed_std_groups(optimizer, scales):
         warnings.warn(
             f"optimiser group {place} applies weight_decay = {decay} to weight_raw_std, which "
             "pulls σ towards softplus(0) = 0.69; build the groups with gossamer.parameter_groups",

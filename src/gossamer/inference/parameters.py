@@ -11,9 +11,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from gossamer.errors import InvalidValue
-
-_STD = "weight_raw_std"
-_SPARSE_WEIGHTS = ("weight_mean", "weight_values")
+from gossamer.nn import sparse_layers
 
 
 def parameter_groups(
@@ -36,20 +34,23 @@ def parameter_groups(
         decay_biases: Decay biases and normalisation too, as the SSVI authors do.
 
     Example:
-        >>> opt = torch.optim.Adam(parameter_groups(bnn, lr=1e-3, weight_decay=1e-4))  # doctest:
-        +SKIP
+        >>> bnn = gossamer.to_bayesian(nn.Linear(4, 2))
+        >>> [group["name"] for group in parameter_groups(bnn, lr=1e-3, weight_decay=1e-4)]
+        ['weights', 'std', 'biases']
     """
     for name, value in (("lr", lr), ("std_lr", std_lr), ("weight_decay", weight_decay)):
         if value is not None and not value >= 0.0:
             raise InvalidValue(name, value, "must not be negative")
+    layers = sparse_layers(model).values()
+    roles = {id(v.parameter): v.role for layer in layers for v in layer.vectors}
     weights, std, biases = [], [], []
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        last = name.rpartition(".")[2]
-        if last == _STD:
+        role = roles.get(id(parameter))
+        if role == "scale":
             std.append(parameter)
-        elif last in _SPARSE_WEIGHTS or parameter.dim() > 1:
+        elif role == "value" or parameter.dim() > 1:
             weights.append(parameter)
         else:
             biases.append(parameter)
@@ -66,11 +67,11 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def decayed_std_groups(optimizer: Optimizer, raw_std_ids: set[int]) -> list[tuple[str, float]]:
+def decayed_std_groups(optimizer: Optimizer, scales: set[int]) -> list[tuple[str, float]]:
     """Name (or number) and decay of every group that decays one of the given parameters."""
     found = []
     for number, group in enumerate(optimizer.param_groups):
         decay = float(group.get("weight_decay", 0.0))
-        if decay and any(id(p) in raw_std_ids for p in group["params"]):
+        if decay and any(id(p) in scales for p in group["params"]):
             found.append((str(group.get("name", number)), decay))
     return found

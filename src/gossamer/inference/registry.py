@@ -3,96 +3,42 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from importlib import import_module
+from pkgutil import iter_modules
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import nn
 
 from gossamer.errors import InvalidValue, UnknownName
-from gossamer.inference import (
-    csghmc,
-    csgld,
-    cv_adam,
-    cv_sghmc,
-    dense_vi,
-    em_mcmc,
-    rigl,
-    sgd,
-    ssvi,
-)
-from gossamer.inference.method import Method
+from gossamer.inference import methods
+from gossamer.inference.method import Method, MethodEntry
 from gossamer.likelihoods import Likelihood, make_likelihood
 
 
-@dataclass(frozen=True)
-class MethodEntry:
-    """One row of the table.
+def _read_folder() -> dict[str, MethodEntry]:
+    names = sorted(module.name for module in iter_modules(methods.__path__))
+    return {name: import_module(f"{methods.__name__}.{name}").METHOD for name in names}
 
-    Attributes:
-        config: Dataclass of its settings.
-        build: Makes the method from a config.
-        presets: Named changes to the defaults; ``default`` is one of them.
-        about: One line for ``gossamer methods``.
+
+METHODS: dict[str, MethodEntry] = _read_folder()
+"""Every file of ``inference/methods`` by its name; ``register_method`` adds one from elsewhere."""
+
+
+def register_method(name: str, entry: MethodEntry) -> None:
+    """Make a method of one's own known to ``build``, the command line and the contract tests.
+
+    Args:
+        name: What it is built by.
+        entry: Its config, presets, ``build`` and one line about it.
+
+    Raises:
+        InvalidValue: The name is taken.
     """
-
-    config: type[Any]
-    build: Callable[..., Method]
-    presets: dict[str, dict[str, Any]]
-    about: str
-
-
-METHODS: dict[str, MethodEntry] = {
-    "ssvi": MethodEntry(
-        ssvi.SSVIConfig,
-        ssvi.build,
-        ssvi.PRESETS,
-        "sparse subspace variational inference: Gaussian posterior on a learnt set of weights",
-    ),
-    "dense_vi": MethodEntry(
-        dense_vi.DenseVIConfig,
-        dense_vi.build,
-        dense_vi.PRESETS,
-        "dense mean-field variational inference with local reparameterisation",
-    ),
-    "rigl": MethodEntry(
-        rigl.RigLConfig, rigl.build, rigl.PRESETS, "sparse deterministic training with swaps"
-    ),
-    "sgd": MethodEntry(
-        sgd.SGDConfig, sgd.build, sgd.PRESETS, "plain deterministic training, dense by default"
-    ),
-    "cv_adam": MethodEntry(
-        cv_adam.CVAdamConfig,
-        cv_adam.build,
-        cv_adam.PRESETS,
-        "constrained variational Adam: a bounded Gaussian around a trained mean",
-    ),
-    "cv_sghmc": MethodEntry(
-        cv_sghmc.CVSGHMCConfig,
-        cv_sghmc.build,
-        cv_sghmc.PRESETS,
-        "SGHMC preconditioned by a learnt scale per weight, in cycles",
-    ),
-    "csgld": MethodEntry(
-        csgld.CSGLDConfig,
-        csgld.build,
-        csgld.PRESETS,
-        "cyclical stochastic gradient Langevin dynamics",
-    ),
-    "csghmc": MethodEntry(
-        csghmc.CSGHMCConfig,
-        csghmc.build,
-        csghmc.PRESETS,
-        "cyclical stochastic gradient Hamiltonian Monte Carlo",
-    ),
-    "em_mcmc": MethodEntry(
-        em_mcmc.EMMCMCConfig,
-        em_mcmc.build,
-        em_mcmc.PRESETS,
-        "SGHMC under a spike-and-slab group prior, pruned while it runs",
-    ),
-}
+    if name in METHODS:
+        raise InvalidValue("method", name, "is registered already", "choose another name")
+    METHODS[name] = entry
 
 
 def method_entry(name: str) -> MethodEntry:
@@ -172,9 +118,11 @@ def build(
         **settings: Changes to the preset, checked by name.
 
     Example:
-        >>> method = build("ssvi", net, num_data=1000, total_steps=500, sparsity=0.95)  # doctest:
-        +SKIP
-        >>> info = method.step((x, y))  # doctest: +SKIP
+        >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+        >>> method = build("ssvi", net, num_data=60, total_steps=20, sparsity=0.5)
+        >>> info = method.step((torch.randn(8, 4), torch.zeros(8, dtype=torch.int64)))
+        >>> info.kl > 0
+        True
     """
     if num_data < 1:
         raise InvalidValue("num_data", num_data, "must be at least 1")

@@ -12,7 +12,7 @@ replaced.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -20,17 +20,15 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from gossamer.core.addition import AdditionRule, addition_rule
-from gossamer.core.gaussian import raw_from_std
 from gossamer.core.removal import NEEDS_STD, criterion
 from gossamer.core.schedule import SwapSchedule
 from gossamer.core.sigma_init import sigma_rule
 from gossamer.core.support import sample_distinct
-from gossamer.core.swap import SwapPlan, follow, plan_swap
-from gossamer.errors import InvalidValue, NonFinite
+from gossamer.core.swap import Budget, FixedBudget, LayerScores, plan_swaps
+from gossamer.errors import InvalidValue, NonFinite, UnknownName
 from gossamer.inference.addition_passes import rank_by_passes
-from gossamer.inference.objective import raw_std_ids, warn_of_decay
-from gossamer.inference.optimizer_state import check_optimizer, follow_optimizer
-from gossamer.nn import BayesianLayer, WeightGroup, require_groups
+from gossamer.inference.objective import warn_of_decay
+from gossamer.nn import Weight, move, require_movable, require_weights, scale_parameters
 from gossamer.ops import Growth
 
 MAX_POSTPONED = 10
@@ -41,7 +39,7 @@ MAX_POSTPONED = 10
 class LayerSwap:
     """Counts of one layer's swap.
 
-    Weights kept in all, and how many were exchanged (removed = added).
+    Weights kept in all, and how many left and entered: as many under a fixed budget.
     """
 
     nnz: int
@@ -64,6 +62,40 @@ class SwapInfo:
     layers: dict[str, LayerSwap]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SwapSettings:
+    """How a support moves, whatever the layers are.
+
+    Attributes:
+        addition: Key of ``gossamer.core.addition.ADDITION`` (Sec. 3.3.2).
+        num_draws: K, the passes that ``grad_multi`` averages.
+        swap_fraction: r_0, the share of a layer's weights swapped at the start; it falls to 0 along
+            half a cosine.
+        end_fraction: Share of the run after which the support is fixed.
+        update_every: M, optimiser steps between swaps; 100, fewer in short runs, if ``None``.
+    """
+
+    addition: str = "grad"
+    num_draws: int = 4
+    swap_fraction: float = 0.3
+    end_fraction: float = 0.75
+    update_every: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapRule(SwapSettings):
+    """How the support of a model moves: the settings of ``Subspace``.
+
+    Attributes:
+        removal: Key of ``gossamer.core.removal.REMOVAL`` (Sec. 3.3.1); ``None`` takes ``snr_abs``,
+            or ``mean_abs`` for deterministic layers.
+        sigma_init: Standard deviation of fresh weights (Sec. 3.2): ``mean`` or ``eps``.
+    """
+
+    removal: str | None = None
+    sigma_init: str = "mean"
+
+
 class Subspace:
     """Alternates removal and addition on the sparse layers of a model.
 
@@ -71,20 +103,21 @@ class Subspace:
         model: Converted by ``to_bayesian`` or ``to_sparse``.
         optimizer: Holds every sparse parameter that requires a gradient.
         total_steps: Optimiser steps of the whole run.
-        removal: Key of ``gossamer.core.removal.REMOVAL``; default ``snr_abs``, or ``mean_abs`` for
-            deterministic layers.
-        addition: Key of ``gossamer.core.addition.ADDITION``.
-        sigma_init: Standard deviation of fresh weights: ``mean`` or ``eps``.
-        swap_fraction: Share of a layer's weights swapped at the start; falls to 0 along half a
-            cosine.
-        end_fraction: No swap after this share of ``total_steps``.
-        update_every: Optimiser steps between swaps; default 100, fewer in short runs.
-        num_draws: Passes that ``grad_multi`` averages.
+        rule: How the support moves.
+        budget: How many weights each layer keeps; every layer its own number by default.
         generator: For ``addition="random"``; by default seeded from torch's generator.
+        **settings: Fields of ``rule`` to change: ``removal="snr_abs"``, ``update_every=50``, …
 
     Example:
-        >>> subspace = Subspace(bnn, opt, total_steps=1000)  # doctest: +SKIP
-        >>> loss.backward(); opt.step(); subspace.step()  # doctest: +SKIP
+        >>> bnn = gossamer.to_bayesian(nn.Linear(8, 4), sparsity=0.5)
+        >>> opt = torch.optim.Adam(gossamer.parameter_groups(bnn, lr=1e-2))
+        >>> subspace = Subspace(bnn, opt, total_steps=20, removal="snr_abs", update_every=2)
+        >>> for _ in range(2):
+        ...     bnn(torch.randn(3, 8)).square().mean().backward()
+        ...     opt.step()
+        ...     info = subspace.step()
+        >>> info.step, bnn.nnz
+        (2, 16)
     """
 
     def __init__(
@@ -93,27 +126,34 @@ class Subspace:
         optimizer: Optimizer,
         *,
         total_steps: int,
-        removal: str | None = None,
-        addition: str = "grad",
-        sigma_init: str = "mean",
-        swap_fraction: float = 0.3,
-        end_fraction: float = 0.75,
-        update_every: int | None = None,
-        num_draws: int = 4,
+        rule: SwapRule | None = None,
+        budget: Budget | None = None,
         generator: torch.Generator | None = None,
+        **settings: Any,
     ) -> None:
+        rule = _changed(rule or SwapRule(), settings)
         self.model = model
         self.optimizer = optimizer
-        self.groups = [g for g in require_groups(model) if g.first.leading().requires_grad]
-        self.rule: AdditionRule = addition_rule(addition)
-        self.addition = addition
-        self.removal = removal or ("snr_abs" if _all_bayesian(self.groups) else "mean_abs")
+        self.weights = [weight for weight in require_weights(model) if weight.is_trained]
+        self.rule: AdditionRule = addition_rule(rule.addition)
+        self.addition = rule.addition
+        self.removal = rule.removal or ("snr_abs" if _all_have_std(self.weights) else "mean_abs")
         self.removal_score = criterion(self.removal)
-        self.sigma = sigma_rule(sigma_init)
-        self.schedule = SwapSchedule(total_steps, swap_fraction, end_fraction, update_every)
-        if num_draws < 1:
-            raise InvalidValue("num_draws", num_draws, "must be at least 1")
-        self.num_draws = num_draws if self.rule.many else 1
+        self.sigma = sigma_rule(rule.sigma_init)
+        self.schedule = SwapSchedule(
+            total_steps, rule.swap_fraction, rule.end_fraction, rule.update_every
+        )
+        if rule.num_draws < 1:
+            raise InvalidValue("num_draws", rule.num_draws, "must be at least 1")
+        self.num_draws = rule.num_draws if self.rule.many else 1
+        self.budget: Budget = budget or FixedBudget()
+        if not self.rule.gradient and not isinstance(self.budget, FixedBudget):
+            raise InvalidValue(
+                "addition",
+                self.addition,
+                "draws as many positions as leave a layer, so that its budget is fixed",
+                "use 'grad', or leave the budget out",
+            )
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self.generator = generator
@@ -148,9 +188,9 @@ class Subspace:
             return self._finish(None)
         if self.rule.own_pass:
             self._own_passes(closure)
-        caught = [(g, g.first.growth) for g in self.groups if g.first.growth is not None]
+        caught = [(w, w.layer.growth) for w in self.weights if w.layer.growth is not None]
         # A layer called several times in one pass shows itself now; its next swap sums its uses.
-        self.reused |= {group.name for group, growth in caught if growth.needs_dense}
+        self.reused |= {weight.name for weight, growth in caught if growth.needs_dense}
         if not all(growth.is_finite for _, growth in caught):
             self._postpone()
             return None
@@ -176,23 +216,23 @@ class Subspace:
     def _check(self) -> None:
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         names = {id(p): name for name, p in self.model.named_parameters()}
-        for group in self.groups:
-            if self.removal in NEEDS_STD and not isinstance(group.first, BayesianLayer):
+        for weight in self.weights:
+            if self.removal in NEEDS_STD and weight.layer.weight_std is None:
                 raise InvalidValue(
                     "removal",
                     self.removal,
-                    f"needs a standard deviation, which layer {group.name or 'root'} has not",
+                    f"needs a standard deviation, which layer {weight.title} has not",
                     "use 'mean_abs' for deterministic layers",
                 )
-            for parameter in _vectors(group):
-                if id(parameter) not in held:
+            for vector in weight.layer.vectors:
+                if vector.parameter.requires_grad and id(vector.parameter) not in held:
                     raise InvalidValue(
                         "optimizer",
                         type(self.optimizer).__name__,
-                        f"lacks the parameter {names[id(parameter)]}",
+                        f"lacks the parameter {names[id(vector.parameter)]}",
                         "build it from gossamer.parameter_groups(model, lr=…) after conversion",
                     )
-        warn_of_decay(self.optimizer, raw_std_ids(self.model))
+        warn_of_decay(self.optimizer, scale_parameters(self.model))
 
     def _prepare_next(self) -> None:
         """Arm the layers if the next step swaps by training gradients, else disarm them."""
@@ -202,21 +242,22 @@ class Subspace:
             self._disarm()
 
     def _arm(self, *, keep_dense: bool) -> None:
-        for group in self.groups:
-            layer = group.first
+        for weight in self.weights:
+            layer = weight.layer
             count = self.schedule.max_count(layer.nnz)
             if layer.support.is_full or count == 0:
                 continue
             # A weight with several uses has as many gradients in one pass: they are summed in a
             # dense buffer.
-            dense = keep_dense or layer.draws_weights or group.name in self.reused
-            growth = Growth.empty(layer.support, count, layer.leading().device, keep_dense=dense)
-            for each in group.layers:
+            dense = keep_dense or layer.draws_weights or weight.name in self.reused
+            offered = count * self.budget.reach
+            growth = Growth.empty(layer.support, offered, weight.values.device, keep_dense=dense)
+            for each in weight.layers:
                 each.growth = growth
 
     def _disarm(self) -> None:
-        for group in self.groups:
-            for layer in group.layers:
+        for weight in self.weights:
+            for layer in weight.layers:
                 layer.growth = None
 
     def _finish(self, info: SwapInfo | None) -> SwapInfo | None:
@@ -232,10 +273,10 @@ class Subspace:
         self.postponed += 1
         if self.postponed >= MAX_POSTPONED:
             bad = next(
-                g.name for g in self.groups if g.first.growth and not g.first.growth.is_finite
+                w.title for w in self.weights if w.layer.growth and not w.layer.growth.is_finite
             )
             raise NonFinite(
-                f"addition scores of layer {bad or 'root'}",
+                f"addition scores of layer {bad}",
                 None,
                 f"were NaN or infinite {MAX_POSTPONED} swaps in a row",
                 "lower the learning rate or check the data",
@@ -251,102 +292,75 @@ class Subspace:
                 "pass a function that returns the loss",
             )
         self._arm(keep_dense=True)
-        armed = [group for group in self.groups if group.first.growth is not None]
+        armed = [weight for weight in self.weights if weight.layer.growth is not None]
         rank_by_passes(self.model, armed, self.rule, closure, self.num_draws)
 
     @torch.no_grad()
     def _swap(self, fraction: float) -> SwapInfo:
         # All plans and checks come before the first change: an error must not leave half a swap.
-        plans = []
-        for group in self.groups:
-            plan = self._plan(group, self.schedule.count(self.steps, group.first.nnz))
-            if plan is not None:
-                plans.append((group, plan))
-        check_optimizer(self.optimizer, [p for group, _ in plans for p in _vectors(group)])
+        scored = [(weight, self._scores(weight)) for weight in self.weights]
+        known = [(weight, scores) for weight, scores in scored if scores is not None]
+        plans = plan_swaps([scores for _, scores in known], self.budget)
+        require_movable(self.optimizer, [weight for weight, _ in known])
         layers = {}
-        for group, plan in plans:
-            self._apply(group, plan)
-            exchanged = plan.added.numel()
-            layers[group.name] = LayerSwap(plan.support.nnz, exchanged, exchanged)
+        for (weight, _), plan in zip(known, plans, strict=True):
+            move(weight, plan.support, plan.source, sigma=self.sigma, optimizer=self.optimizer)
+            layers[weight.name] = LayerSwap(
+                plan.support.nnz, plan.removed.numel(), plan.added.numel()
+            )
         return SwapInfo(self.steps, fraction, layers)
 
-    def _plan(self, group: WeightGroup, count: int) -> SwapPlan | None:
-        layer = group.first
+    def _scores(self, weight: Weight) -> LayerScores | None:
+        """What the swap of a weight is decided by; ``None`` where there is nothing to swap."""
+        layer = weight.layer
         if layer.support.is_full:
             return None
-        scores = self._removal_scores(group)
+        count = self.schedule.count(self.steps, layer.nnz)
+        removal = self._removal_scores(weight)
         if not self.rule.gradient:
-            return self._random_plan(group, scores, count)
+            return self._random_scores(weight, removal, count)
         growth = layer.growth
         if growth is None or not growth.is_filled:
             return None
-        return plan_swap(layer.support, scores, growth.own, growth.positions, growth.scores, count)
+        return LayerScores(
+            layer.support, removal, growth.own, growth.positions, growth.scores, count
+        )
 
-    def _random_plan(self, group: WeightGroup, scores: Tensor, count: int) -> SwapPlan:
+    def _random_scores(self, weight: Weight, removal: Tensor, count: int) -> LayerScores:
         """Uniform scores in O(nnz).
 
         Of ``count`` uniform draws from free and removed positions only the free ones matter.
         """
-        layer = group.first
+        layer = weight.layer
         free = layer.support.numel - layer.nnz
         # How many entrants come from the free positions is hypergeometric: drawing their ranks
         # draws that number.
         entering = int((sample_distinct(free + count, count, self.generator) < free).sum())
-        candidates = layer.support.sample_outside(entering, self.generator).to(scores.device)
-        own = torch.rand(layer.nnz, generator=self.generator).to(scores.device)
-        best = torch.full((entering,), 2.0, dtype=own.dtype, device=scores.device)
-        return plan_swap(layer.support, scores, own, candidates, best, count)
+        candidates = layer.support.sample_outside(entering, self.generator).to(removal.device)
+        own = torch.rand(layer.nnz, generator=self.generator).to(removal.device)
+        best = torch.full((entering,), 2.0, dtype=own.dtype, device=removal.device)
+        return LayerScores(layer.support, removal, own, candidates, best, count)
 
-    def _removal_scores(self, group: WeightGroup) -> Tensor:
-        layer = group.first
-        mean = layer.leading().detach()
-        std = (
-            layer.weight_std.detach() if isinstance(layer, BayesianLayer) else torch.ones_like(mean)
-        )
-        scores = self.removal_score(mean, std)
+    def _removal_scores(self, weight: Weight) -> Tensor:
+        mean, std = weight.values.detach(), weight.layer.weight_std
+        scores = self.removal_score(mean, torch.ones_like(mean) if std is None else std.detach())
         if not bool(torch.isfinite(scores).all()):
             raise NonFinite(
-                f"removal scores of layer {group.name or 'root'}",
+                f"removal scores of layer {weight.title}",
                 None,
                 f"are NaN or infinite under {self.removal!r}",
                 "a mean or standard deviation left the range of numbers: lower the learning rate",
             )
         return scores
 
-    def _apply(self, group: WeightGroup, plan: SwapPlan) -> None:
-        """Permute everything that lives on the support.
 
-        Fresh weights start at mean 0, σ by rule, first moments 0.
-        """
-        layer = group.first
-        fresh: dict[str, Tensor | float] = {"weight_mean": 0.0, "weight_values": 0.0}
-        if isinstance(layer, BayesianLayer):
-            stayed = plan.source[plan.source >= 0]
-            std = layer.weight_std
-            survivors = std[stayed] if stayed.numel() else std
-            fresh["weight_raw_std"] = raw_from_std(self.sigma(survivors))
-        for name, parameter in layer.named_parameters(recurse=False):
-            if name not in fresh:
-                continue
-            parameter.copy_(follow(parameter, plan.source, fresh[name]))
-            if parameter.grad is not None:
-                parameter.grad.copy_(follow(parameter.grad, plan.source, 0.0))
-            follow_optimizer(self.optimizer, parameter, plan.source)
-        for each in group.layers:
-            assert each.indices is not None
-            assert plan.support.indices is not None
-            each.indices.copy_(plan.support.indices)
-            each.refresh_pattern()
+def _changed(rule: SwapRule, settings: dict[str, Any]) -> SwapRule:
+    known = [field.name for field in fields(SwapRule)]
+    for name in settings:
+        if name not in known:
+            raise UnknownName("setting of Subspace", name, known)
+    return replace(rule, **settings) if settings else rule
 
 
-def _all_bayesian(groups: list[WeightGroup]) -> bool:
-    return all(isinstance(group.first, BayesianLayer) for group in groups)
-
-
-def _vectors(group: WeightGroup) -> list[nn.Parameter]:
-    layer = group.first
-    return [
-        p
-        for name, p in layer.named_parameters(recurse=False)
-        if name.startswith("weight") and p.requires_grad
-    ]
+def _all_have_std(weights: list[Weight]) -> bool:
+    return all(weight.layer.weight_std is not None for weight in weights)

@@ -1,6 +1,6 @@
 """Sparse layers, conversion from and to plain torch models, and what they cost."""
 
-from gossamer.nn.base import BayesianLayer, DeterministicLayer, NeedsOwnPass, Noise, SparseLayer
+from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer, Vector
 from gossamer.nn.batchnorm import NativeBatchNorm
 from gossamer.nn.conv import (
     BayesianConv1d,
@@ -19,14 +19,25 @@ from gossamer.nn.conv import (
 from gossamer.nn.convert import to_bayesian, to_deterministic, to_sparse
 from gossamer.nn.cost import Summary, summary
 from gossamer.nn.linear import BayesianLinear, SparseLinear
-from gossamer.nn.sampling import sampling, sampling_together
+from gossamer.nn.move import adopt, move, move_parameter, require_movable, state_on
+from gossamer.nn.seeding import at_mean, holding_draws, sampling, sampling_together
+from gossamer.nn.stochastic import (
+    NeedsOwnPass,
+    Noise,
+    SamplingState,
+    Stochastic,
+    StochasticModule,
+    is_stochastic,
+)
 from gossamer.nn.walk import (
-    WeightGroup,
+    Weight,
     kl_divergence,
-    require_groups,
+    require_weights,
     restore_engines,
+    scale_parameters,
     sparse_layers,
-    weight_groups,
+    stochastic_modules,
+    weights_of,
 )
 
 __all__ = [
@@ -42,6 +53,7 @@ __all__ = [
     "NativeBatchNorm",
     "NeedsOwnPass",
     "Noise",
+    "SamplingState",
     "SparseConv1d",
     "SparseConv2d",
     "SparseConv3d",
@@ -50,17 +62,30 @@ __all__ = [
     "SparseConvTranspose3d",
     "SparseLayer",
     "SparseLinear",
+    "Stochastic",
+    "StochasticModule",
     "Summary",
-    "WeightGroup",
+    "Vector",
+    "Weight",
+    "adopt",
+    "at_mean",
+    "holding_draws",
+    "is_stochastic",
     "kl_divergence",
-    "require_groups",
+    "move",
+    "move_parameter",
+    "require_movable",
+    "require_weights",
     "restore_engines",
     "sampling",
     "sampling_together",
+    "scale_parameters",
     "sparse_layers",
+    "state_on",
+    "stochastic_modules",
     "summary",
     "to_bayesian",
     "to_deterministic",
     "to_sparse",
-    "weight_groups",
+    "weights_of",
 ]

@@ -5,15 +5,19 @@ A support, a bias, an engine, and the three ways to use the weights (mean, one d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from gossamer.core.gaussian import kl_to_prior, raw_from_std, std_from_raw
+from gossamer.core.gaussian import raw_from_std, std_from_raw
+from gossamer.core.priors import Gaussian, Prior
+from gossamer.core.sigma_init import SigmaRule
 from gossamer.core.support import Support, check_indices
-from gossamer.errors import GossamerError, InvalidValue
+from gossamer.errors import InvalidValue
+from gossamer.nn.stochastic import NeedsOwnPass, Noise, StochasticModule
 from gossamer.ops import (
     Backend,
     Growth,
@@ -21,70 +25,42 @@ from gossamer.ops import (
     Pattern,
     backend,
     draw,
-    draw_seed,
     posterior,
 )
 from gossamer.ops.reading import ReadInputs, version_of
 
-Noise = Literal["weight", "local"]
 
-# The golden ratio in 63 bits: multiples are spread evenly, so that calls get distant seeds.
-_SEED_STRIDE = 0x4F1BBCDCBFA53E0B
-_SEED_RANGE = 2**62
-
-
-class NeedsOwnPass(GossamerError):
-    """Several samples share a pass in which a layer cannot tell them apart."""
-
-
-@dataclass(eq=False)
-class SamplingState:
-    """How a layer samples inside ``gossamer.sampling``.
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """One vector ``[nnz]`` over the support of a layer.
 
     Attributes:
-        noise: ``weight``: one θ for all rows; ``local``: independent per row and pixel; ``None``:
-            the means.
-        seed: 0-d int64, folded from the context's seed and the layer's place in the model; a
-            tensor, so that compiled graphs do not depend on its value. ``[S]`` where S samples
-            share the pass: each has its own θ, and the first seed stands for the local noise.
-        calls: Forward passes so far; local noise must differ between two calls of one layer.
-        rows: Where samples share the pass, all their rows: those of sample 0, then of sample 1.
-        holds: Whether a draw of θ serves all passes to come (``holding_draws``).
-        drawn: That draw.
+        name: The name of the parameter in the layer.
+        parameter: The vector.
+        role: ``value``: what the weight is; weight decay applies to it. ``scale``: how uncertain it
+            is; it is never decayed and has a learning rate of its own.
     """
 
-    noise: Noise | None
-    seed: Tensor
-    calls: int = 0
-    rows: int | None = None
-    holds: bool = False
-    drawn: Tensor | None = None
+    name: str
+    parameter: nn.Parameter
+    role: Literal["value", "scale"]
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether several samples share the pass."""
-        return self.rows is not None
 
-    def next_seed(self, noise: Noise) -> Tensor:
-        """The seed of this call: the same for every draw of θ, another for each local one."""
-        if noise == "weight":
-            return self.seed
-        self.calls += 1
-        first = self.seed[0] if self.is_shared else self.seed
-        return first + self.calls * _SEED_STRIDE % _SEED_RANGE
+FreshMoment = Callable[[Literal[1, 2], Tensor], Tensor | float]
 
-    def check_rows(self, x: Tensor, layout: Layout) -> None:
-        """Raise unless the leading axis of ``x`` is that of the samples' rows, beyond doubt.
 
-        A model may reorder its axes; more than one axis of rows could be in any order.
-        """
-        expected = 2 if layout.kind == "linear" else layout.dims + 2
-        if x.dim() != expected or x.shape[0] != self.rows:
-            rule = f"needs {self.rows} rows, sample by sample, on the first of {expected} axes"
-            raise NeedsOwnPass("input of a layer", tuple(x.shape), rule, "run the samples in turn")
+def fresh_moment(order: Literal[1, 2], kept: Tensor) -> Tensor | float:
+    """The optimiser's moments of a weight that was not there before.
 
-    def __deepcopy__(self, memo: object) -> None:
-        """A copy of a sampling layer does not sample."""
+    The first are 0. The second are the mean of those that are kept: zero would make Adam's first
+    steps up to (1 - β₁)/√(1 - β₂) = 3.2 times the learning rate, and several times that over the
+    following ones.
+
+    Args:
+        order: Of the moment.
+        kept: ``[k]``, that of the weights that stay.
+    """
+    return kept.mean() if order == 2 else 0.0
 
 
 class SparseLayer(nn.Module):
@@ -102,7 +78,10 @@ class SparseLayer(nn.Module):
         growth: Set while the layer is armed: backward passes then catch addition scores in it.
         shared_seed: The seed that all uses of a shared weight take in one forward pass.
         in_shared_forward: Whether the converted root is in that forward pass.
+        products: Sparse products of a training pass: two where the output has a variance.
     """
+
+    products: ClassVar[int] = 1
 
     indices: Tensor | None
     bias: nn.Parameter | None
@@ -221,12 +200,38 @@ class SparseLayer(nn.Module):
         """Share of weights kept."""
         return self.support.density
 
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Everything that lives on the support, the weights' values first."""
+        raise InvalidValue("layer", type(self).__name__, "must be Bayesian or deterministic")
+
+    def fresh_values(self, stayed: Tensor, sigma: SigmaRule) -> dict[str, Tensor | float]:
+        """What every vector holds for a weight that enters the support.
+
+        Args:
+            stayed: int64 ``[k]``, the slots of the weights that stay.
+            sigma: From the standard deviations of those that stay to that of a fresh one.
+
+        Returns:
+            By the name of the vector: 0 for values.
+        """
+        return {vector.name: 0.0 for vector in self.vectors if vector.role == "value"}
+
+    def fresh_moment(self, order: Literal[1, 2], kept: Tensor) -> Tensor | float:
+        """What the optimiser's moments of a weight are that enters the support."""
+        return fresh_moment(order, kept)
+
     def leading(self) -> nn.Parameter:
-        """The parameter that carries the weights' values.
+        """The parameter that carries the weights' values: the first of ``vectors``.
 
         The mean, or the values of a deterministic layer.
         """
-        raise InvalidValue("layer", type(self).__name__, "must be Bayesian or deterministic")
+        return self.vectors[0].parameter
+
+    @property
+    def weight_std(self) -> Tensor | None:
+        """Standard deviations ``[nnz]``; ``None`` where a weight has one value."""
+        return None
 
     def current_values(self) -> Tensor:
         """The values ``[nnz]`` that ``weight`` shows: a draw while sampling, else the mean."""
@@ -286,15 +291,18 @@ class DeterministicLayer(SparseLayer):
         super().__init__(layout, support, bias, **options)
         self.weight_values = nn.Parameter(values)
 
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """``weight_values``."""
+        return (Vector("weight_values", self.weight_values, "value"),)
+
     def leading(self) -> nn.Parameter:
         """``weight_values``."""
         return self.weight_values
 
 
-class BayesianLayer(SparseLayer):
-    """A sparse layer with an independent Gaussian per kept weight.
-
-    N(weight_mean, weight_std²), prior N(0, prior_std²).
+class BayesianLayer(SparseLayer, StochasticModule):
+    """A sparse layer with an independent Gaussian per kept weight: N(weight_mean, weight_std²).
 
     ``train()``: local reparameterisation, Eq. (4). ``eval()``: the means, like Dropout. Inside
     ``gossamer.sampling``: as the context says.
@@ -302,7 +310,10 @@ class BayesianLayer(SparseLayer):
     Attributes:
         weight_mean: ``[nnz]``.
         weight_raw_std: ``[nnz]``, softplus pre-image of the standard deviation.
+        prior: Of every weight of the layer.
     """
+
+    products = 2
 
     def __init__(
         self,
@@ -312,16 +323,27 @@ class BayesianLayer(SparseLayer):
         std: Tensor,
         bias: nn.Parameter | None,
         *,
-        prior_std: float,
+        prior: Prior,
         **options: Any,
     ) -> None:
         super().__init__(layout, support, bias, **options)
-        if not prior_std > 0.0:
-            raise InvalidValue("prior_std", prior_std, "must be positive")
-        self.prior_std = float(prior_std)
+        self.prior = prior
         self.weight_mean = nn.Parameter(mean)
         self.weight_raw_std = nn.Parameter(raw_from_std(std))
-        self.sampling_state: SamplingState | None = None
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """``weight_mean`` and ``weight_raw_std``."""
+        return (
+            Vector("weight_mean", self.weight_mean, "value"),
+            Vector("weight_raw_std", self.weight_raw_std, "scale"),
+        )
+
+    def fresh_values(self, stayed: Tensor, sigma: SigmaRule) -> dict[str, Tensor | float]:
+        """Mean 0, and a standard deviation by rule: one of 0 would have no gradient, Eq. (5)."""
+        std = self.weight_std
+        raw = raw_from_std(sigma(std[stayed] if stayed.numel() else std))
+        return {"weight_mean": 0.0, "weight_raw_std": raw}
 
     @property
     def weight_std(self) -> Tensor:
@@ -338,30 +360,24 @@ class BayesianLayer(SparseLayer):
         return self.weight_mean
 
     def kl_divergence(self) -> Tensor:
-        """Σ KL(N(mean, std²) || N(0, prior_std²)) over the kept weights, in nats: 0-d."""
-        if posterior.is_fused(self.weight_mean, self.weight_raw_std):
-            return posterior.kl_sum(self.weight_mean, self.weight_raw_std, self.prior_std)
-        return kl_to_prior(
-            posterior.at_least_float32(self.weight_mean), self.weight_std, self.prior_std
-        ).sum()
+        """Σ KL(N(mean, std²) || prior) over the kept weights, in nats: 0-d."""
+        prior = self.prior
+        if isinstance(prior, Gaussian) and posterior.is_fused(
+            self.weight_mean, self.weight_raw_std
+        ):
+            return posterior.kl_sum(self.weight_mean, self.weight_raw_std, prior.std)
+        return prior.kl(posterior.at_least_float32(self.weight_mean), self.weight_std).sum()
 
     def noise(self) -> Noise | None:
-        """The noise that the next pass uses; ``None`` for the means."""
-        if self.sampling_state is not None:
-            wanted = self.sampling_state.noise
-        else:
-            wanted = "local" if self.training else None
+        """As everywhere, but a weight with several uses is drawn as a whole."""
+        wanted = super().noise()
         return "weight" if wanted and self.draws_weights else wanted
 
     def current_values(self) -> Tensor:
         """One draw θ ``[nnz]`` while sampling, else the mean."""
         if self.noise() is None:
             return self.weight_mean
-        if self.sampling_state is not None and self.sampling_state.is_shared:
-            raise NeedsOwnPass(
-                "weight", None, "is another in each sample of the pass", "run the samples in turn"
-            )
-        return draw(self.weight_mean, self.weight_std, self._seed("weight"))
+        return draw(self.weight_mean, self.weight_std, self.seed("weight"))
 
     def pass_values(self) -> Tensor:
         """``current_values``, drawn once where the context holds draws."""
@@ -376,7 +392,7 @@ class BayesianLayer(SparseLayer):
         """The map with the noise that the mode asks for."""
         noise, state = self.noise(), self.sampling_state
         if noise == "weight" and state is not None and state.is_shared:
-            state.check_rows(x, layout)
+            _require_rows(x, state.rows, layout)
             mean, std = self.weight_mean, self.weight_std
             return self.backend.samples(
                 x, mean, std, self.pattern, layout, self.bias, state.next_seed("weight")
@@ -390,17 +406,29 @@ class BayesianLayer(SparseLayer):
             self.pattern,
             layout,
             self.bias,
-            self._seed("local"),
+            self.seed("local"),
             self.growth,
         )
 
-    def _seed(self, noise: Noise) -> Tensor:
-        if self.sampling_state is not None:
-            return self.sampling_state.next_seed(noise)
+    def seed(self, noise: Noise | None = None) -> Tensor:
+        """As everywhere, but all uses of a shared weight have one seed in a forward pass."""
+        shares = self.sampling_state is None and self.shared_seed is not None
         # Inside the backward pass this is a recomputation (activation checkpointing).
-        if self.shared_seed is not None and (self.in_shared_forward or _in_backward()):
+        if shares and (self.in_shared_forward or _in_backward()):
+            assert self.shared_seed is not None
             return self.shared_seed
-        return draw_seed()
+        return super().seed(noise)
+
+
+def _require_rows(x: Tensor, rows: int | None, layout: Layout) -> None:
+    """Raise unless the leading axis of ``x`` is that of the samples' rows.
+
+    A model may reorder its axes; more than one axis of rows could be in any order.
+    """
+    expected = 2 if layout.kind == "linear" else layout.dims + 2
+    if x.dim() != expected or x.shape[0] != rows:
+        rule = f"needs {rows} rows, sample by sample, on the first of {expected} axes"
+        raise NeedsOwnPass("input of a layer", tuple(x.shape), rule, "run the samples in turn")
 
 
 def _identity(indices: Tensor) -> tuple[int, int]:

@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
+from gossamer.errors import InvalidValue
 from gossamer.nn import conv, linear
 from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
-from gossamer.nn.conv import conv_layout
-from gossamer.nn.linear import linear_layout
+from gossamer.nn.conv import conv_layout, dense_conv
+from gossamer.nn.linear import dense_linear, linear_layout
 from gossamer.ops import Layout
 
 Pattern = str | type[nn.Module]
@@ -20,21 +21,35 @@ Pattern = str | type[nn.Module]
 
 @dataclass(frozen=True)
 class Twin:
-    """The sparse classes that stand for a torch class."""
+    """The sparse classes that stand for a torch class, and the ways between them.
+
+    Attributes:
+        bayesian: With a Gaussian per kept weight.
+        deterministic: With one value per kept weight.
+        layout: From a torch module to its layout.
+        dense: From a sparse layer to an uninitialised torch module of its geometry.
+    """
 
     bayesian: type[BayesianLayer]
     deterministic: type[DeterministicLayer]
     layout: Callable[..., Layout]
+    dense: Callable[..., nn.Module]
 
 
 TWINS: dict[type[nn.Module], Twin] = {
-    nn.Linear: Twin(linear.BayesianLinear, linear.SparseLinear, linear_layout),
-    nn.Conv1d: Twin(conv.BayesianConv1d, conv.SparseConv1d, conv_layout),
-    nn.Conv2d: Twin(conv.BayesianConv2d, conv.SparseConv2d, conv_layout),
-    nn.Conv3d: Twin(conv.BayesianConv3d, conv.SparseConv3d, conv_layout),
-    nn.ConvTranspose1d: Twin(conv.BayesianConvTranspose1d, conv.SparseConvTranspose1d, conv_layout),
-    nn.ConvTranspose2d: Twin(conv.BayesianConvTranspose2d, conv.SparseConvTranspose2d, conv_layout),
-    nn.ConvTranspose3d: Twin(conv.BayesianConvTranspose3d, conv.SparseConvTranspose3d, conv_layout),
+    nn.Linear: Twin(linear.BayesianLinear, linear.SparseLinear, linear_layout, dense_linear),
+    nn.Conv1d: Twin(conv.BayesianConv1d, conv.SparseConv1d, conv_layout, dense_conv),
+    nn.Conv2d: Twin(conv.BayesianConv2d, conv.SparseConv2d, conv_layout, dense_conv),
+    nn.Conv3d: Twin(conv.BayesianConv3d, conv.SparseConv3d, conv_layout, dense_conv),
+    nn.ConvTranspose1d: Twin(
+        conv.BayesianConvTranspose1d, conv.SparseConvTranspose1d, conv_layout, dense_conv
+    ),
+    nn.ConvTranspose2d: Twin(
+        conv.BayesianConvTranspose2d, conv.SparseConvTranspose2d, conv_layout, dense_conv
+    ),
+    nn.ConvTranspose3d: Twin(
+        conv.BayesianConvTranspose3d, conv.SparseConvTranspose3d, conv_layout, dense_conv
+    ),
 }
 
 
@@ -44,6 +59,14 @@ def twin_of(module: nn.Module) -> Twin | None:
         if isinstance(module, kind):
             return twin if _computes_like(module, kind) else None
     return None
+
+
+def dense_twin_of(layer: SparseLayer) -> nn.Module:
+    """An uninitialised torch module of the geometry of a sparse layer."""
+    for twin in TWINS.values():
+        if isinstance(layer, twin.bayesian | twin.deterministic):
+            return twin.dense(layer)
+    raise InvalidValue("layer", type(layer).__name__, "has no torch module", "add a row to TWINS")
 
 
 def _computes_like(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.core.allocation import LayerSize, allocate
+from gossamer.core.priors import Gaussian, Prior
 from gossamer.core.support import Support
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
+from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import SparseLayer
 from gossamer.nn.batchnorm import use_native_batchnorm, use_torch_batchnorm
-from gossamer.nn.candidates import Candidate, Pattern, find_candidates, twin_of
-from gossamer.nn.chains import link_chains
-from gossamer.nn.conv import dense_conv
-from gossamer.nn.linear import BayesianLinear, SparseLinear, dense_linear
+from gossamer.nn.candidates import Candidate, Pattern, dense_twin_of, find_candidates, twin_of
 from gossamer.nn.measure import forget_measurement, measure_at_first_use
 from gossamer.nn.prior import (
     POSTERIOR_SHARE,
@@ -54,6 +53,7 @@ def to_bayesian(
     support: SupportRule = "random",
     rescale: bool = True,
     prior_std: PriorStd = "scaled",
+    prior: Prior | None = None,
     posterior_std: PosteriorStd = "scaled",
     posterior_share: float = POSTERIOR_SHARE,
     include: Iterable[Pattern] | None = None,
@@ -74,7 +74,10 @@ def to_bayesian(
         sparsity_distribution: ``erk``, ``uniform`` or ``uniform_dense_first``.
         support: ``random`` or ``magnitude``.
         rescale: Divide the means of a random support by √density.
-        prior_std: ``"scaled"`` (see docs/defaults.md) or one number for all layers.
+        prior_std: Of a Gaussian prior: ``"scaled"`` (see docs/defaults.md) or one number for all
+            layers.
+        prior: Another prior for all weights (``gossamer.core.priors``); ``prior_std`` then only
+            sets the scale of the initial posterior.
         posterior_std: Initial standard deviation: ``"scaled"``, a number, or ``(mean, spread)`` for
             |N(mean, spread²)| per weight.
         posterior_share: What ``"scaled"`` is of the prior std.
@@ -87,8 +90,8 @@ def to_bayesian(
         inplace: Convert ``model`` itself (a bare layer is returned anew all the same).
 
     Example:
-        >>> bnn = to_bayesian(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)),
-        sparsity=0.5)
+        >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        >>> bnn = to_bayesian(net, sparsity=0.5)
         >>> sum(layer.nnz for layer in sparse_layers(bnn).values())
         80
     """
@@ -99,9 +102,10 @@ def to_bayesian(
         twin = twin_of(module)
         assert twin is not None
         layout = twin.layout(module)
-        prior = resolve_prior_std(prior_std, layout, kept.density)
-        std = initial_std(posterior_std, prior, values, generator, posterior_share)
-        return twin.bayesian(layout, kept, values, std, _bias(module), prior_std=prior, **options)
+        width = resolve_prior_std(prior_std, layout, kept.density)
+        std = initial_std(posterior_std, width, values, generator, posterior_share)
+        belief = Gaussian(width) if prior is None else prior
+        return twin.bayesian(layout, kept, values, std, _bias(module), prior=belief, **options)
 
     return _convert(
         model,
@@ -233,7 +237,7 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
         model = _replace(model, candidate, nnz, build, choice)
     if choice.engine != "masked":
         use_native_batchnorm(model)
-    link_chains(model)  # whatever the engines: a run may go on with others
+    link_adjacent(model)  # whatever the engines: a run may go on with others
     if any(c.is_shared for c in candidates):
         model.register_forward_pre_hook(begin_shared_draws)
         model.register_forward_hook(end_shared_draws)
@@ -257,14 +261,13 @@ def _replace(
     layout = _layout(candidate.modules[0])
     engine = choose(choice.engine, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
     options: dict[str, Any] = {"engine": engine, "draws_weights": candidate.is_shared}
-    shared: dict[str, nn.Parameter | None] = {}
+    shared: dict[str, nn.Parameter] = {}
     for module in candidate.modules:
         layer = build(module, kept, values, options)
-        for name in [n for n in layer._parameters if n.startswith("weight")]:
-            parameter = shared.setdefault(name, layer._parameters[name])
-            layer.register_parameter(name, parameter)
-            if parameter is not None:
-                parameter.requires_grad_(weight.requires_grad)
+        for vector in layer.vectors:
+            parameter = shared.setdefault(vector.name, vector.parameter)
+            layer.register_parameter(vector.name, parameter)
+            parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)
         _move_hooks(module, layer)
         if choice.engine == MEASURE:
@@ -290,11 +293,7 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
 
     Layers that shared parameters share the dense weight.
     """
-    dense: nn.Module
-    if isinstance(layer, BayesianLinear | SparseLinear):
-        dense = dense_linear(layer)
-    else:
-        dense = dense_conv(layer)
+    dense = dense_twin_of(layer)
     leading = layer.leading()
     if id(leading) not in weights:
         mean = layer.backend.weight(leading.detach(), layer.pattern, layer.layout, None)

@@ -12,17 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import InvalidValue
-from gossamer.nn.base import BayesianLayer, SparseLayer
+from gossamer.nn.base import SparseLayer
 from gossamer.nn.candidates import left_modules, reader_of
-from gossamer.nn.walk import weight_groups
+from gossamer.nn.walk import stochastic_modules, weights_of
 
 # A product over the support costs a multiplication and an addition per kept weight and output
 # position.
 _PRODUCT = 2
 # Training: forward, gradient to the input, gradient to the weight.
 _TRAINING_PASSES = 3
-# Local reparameterisation forms two products, of the mean and of the variance.
-_BAYESIAN_PRODUCTS = 2
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,8 @@ class LayerCost:
 
     Attributes:
         forward_flops: One pass with the means, or with one draw θ.
-        training_flops: Forward and backward; a Bayesian layer forms two products in each.
+        training_flops: Forward and backward; a Bayesian layer forms two products in each, of the
+            mean and of the variance.
         dense_flops: ``forward_flops`` of the dense layer.
         note: Anything a reader should know.
     """
@@ -60,11 +59,21 @@ class Unconverted:
 
 
 @dataclass(frozen=True)
+class Noisy:
+    """A module beside the sparse layers that has a KL and draws noise."""
+
+    name: str
+    kind: str
+    parameters: int
+
+
+@dataclass(frozen=True)
 class Summary:
     """Costs of a model. ``print`` it for a table; ``to_json`` for machines."""
 
     rows: tuple[LayerCost, ...]
     unconverted: tuple[Unconverted, ...]
+    noisy: tuple[Noisy, ...] = ()
 
     @property
     def nnz(self) -> int:
@@ -103,6 +112,7 @@ class Summary:
         return {
             "layers": [asdict(row) for row in self.rows],
             "unconverted": [asdict(row) for row in self.unconverted],
+            "noisy": [asdict(row) for row in self.noisy],
             "nnz": self.nnz,
             "sparsity": self.sparsity,
             "bytes": self.bytes,
@@ -134,6 +144,9 @@ class Summary:
         )
         text += [f"{row.name}: {row.note}" for row in self.rows if row.note]
         text += [
+            f"draws: {n.name or 'root'} ({n.kind}, {n.parameters} parameters)" for n in self.noisy
+        ]
+        text += [
             f"left: {u.name or 'root'} ({u.kind}, {u.weights} weights): {u.reason}"
             for u in self.unconverted
         ]
@@ -153,28 +166,34 @@ def summary(model: nn.Module, input_shape: Sequence[int] | None = None) -> Summa
     """
     positions = {} if input_shape is None else _count_positions(model, tuple(input_shape))
     rows = []
-    for group in weight_groups(model):
-        layer = group.first
-        uses = [positions.get(id(each)) for each in group.layers]
+    for weight in weights_of(model):
+        layer = weight.layer
+        uses = [positions.get(id(each)) for each in weight.layers]
         known = [u for u in uses if u is not None]
         factor = sum(known) if known else None
-        products = _BAYESIAN_PRODUCTS if isinstance(layer, BayesianLayer) else 1
+        passes = _PRODUCT * _TRAINING_PASSES * layer.products
         rows.append(
             LayerCost(
-                name=group.name or "root",
+                name=weight.title,
                 kind=type(layer).__name__,
                 shape=layer.layout.shape,
                 nnz=layer.nnz,
                 sparsity=layer.sparsity,
                 bytes=_bytes(layer),
                 forward_flops=_times(factor, _PRODUCT * layer.nnz),
-                training_flops=_times(factor, _PRODUCT * _TRAINING_PASSES * products * layer.nnz),
+                training_flops=_times(factor, passes * layer.nnz),
                 dense_flops=_times(factor, _PRODUCT * layer.layout.numel),
                 backend=layer.engine,
-                note=reader_of(model, group.name) or ("shared" if layer.draws_weights else ""),
+                note=reader_of(model, weight.name) or ("shared" if layer.draws_weights else ""),
             )
         )
-    return Summary(tuple(rows), tuple(Unconverted(*row) for row in left_modules(model)))
+    left = tuple(Unconverted(*row) for row in left_modules(model))
+    noisy = tuple(
+        Noisy(name, type(m).__name__, sum(p.numel() for p in m.parameters(recurse=False)))
+        for name, m in stochastic_modules(model).items()
+        if isinstance(m, nn.Module) and not isinstance(m, SparseLayer)
+    )
+    return Summary(tuple(rows), left, noisy)
 
 
 def _count_positions(model: nn.Module, input_shape: tuple[int, ...]) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""Finding sparse layers in a model, each once, and the groups that share parameters."""
+"""Finding things in a model, each once: sparse layers, distinct weights, stochastic modules."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import InvalidValue
-from gossamer.nn.base import BayesianLayer, SparseLayer
+from gossamer.nn.base import SparseLayer
 from gossamer.nn.measure import forget_measurement
+from gossamer.nn.stochastic import Stochastic, is_stochastic
 from gossamer.ops import draw_seed
 from gossamer.ops import library as native_library
 
 
 @dataclass(frozen=True, eq=False)
-class WeightGroup:
-    """The layers that share one weight: almost always just one.
+class Weight:
+    """One distinct sparse weight, and the layers that use it: almost always just one.
 
     Attributes:
         name: Name of the first layer in the model.
@@ -29,9 +30,24 @@ class WeightGroup:
     layers: tuple[SparseLayer, ...]
 
     @property
-    def first(self) -> SparseLayer:
-        """The layer that stands for the group."""
+    def layer(self) -> SparseLayer:
+        """The layer that stands for all."""
         return self.layers[0]
+
+    @property
+    def values(self) -> nn.Parameter:
+        """The weights' values ``[nnz]``: the first of the layer's vectors."""
+        return self.layer.leading()
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether gradients are wanted of it."""
+        return self.values.requires_grad
+
+    @property
+    def title(self) -> str:
+        """The name for people; a bare layer has an empty one."""
+        return self.name or "root"
 
 
 def sparse_layers(model: nn.Module) -> dict[str, SparseLayer]:
@@ -58,44 +74,61 @@ def restore_engines(model: nn.Module, engines: Mapping[str, str]) -> None:
             layer.use_engine(wanted)
 
 
-def weight_groups(model: nn.Module) -> list[WeightGroup]:
+def weights_of(model: nn.Module) -> list[Weight]:
     """Every distinct sparse weight once, in the order of registration."""
-    grouped: dict[int, tuple[str, list[SparseLayer]]] = {}
+    users: dict[int, tuple[str, list[SparseLayer]]] = {}
     for name, layer in sparse_layers(model).items():
-        grouped.setdefault(id(layer.leading()), (name, []))[1].append(layer)
-    return [WeightGroup(name, tuple(layers)) for name, layers in grouped.values()]
+        users.setdefault(id(layer.leading()), (name, []))[1].append(layer)
+    return [Weight(name, tuple(layers)) for name, layers in users.values()]
 
 
-def require_groups(model: nn.Module) -> list[WeightGroup]:
-    """Like ``weight_groups``, but a model without any is an error."""
-    groups = weight_groups(model)
-    if not groups:
+def require_weights(model: nn.Module) -> list[Weight]:
+    """Like ``weights_of``, but a model without any is an error."""
+    weights = weights_of(model)
+    if not weights:
         raise InvalidValue(
             "model",
             type(model).__name__,
             "has no sparse layer",
             "convert it first with gossamer.to_bayesian or gossamer.to_sparse",
         )
-    return groups
+    return weights
+
+
+def stochastic_modules(model: nn.Module) -> dict[str, Stochastic]:
+    """Every module with a KL once, by its first name, in the order of registration."""
+    return {name: m for name, m in model.named_modules() if is_stochastic(m)}
+
+
+def scale_parameters(model: nn.Module) -> set[int]:
+    """Identities of the parameters that say how uncertain a weight is; decay is wrong on them."""
+    return {
+        id(vector.parameter)
+        for layer in sparse_layers(model).values()
+        for vector in layer.vectors
+        if vector.role == "scale"
+    }
 
 
 def kl_divergence(model: nn.Module) -> Tensor:
     """KL(posterior || prior) of the whole model in nats.
 
-    The full closed-form sum, each distinct weight counted once. Shape ``[]``.
+    The sum over its stochastic modules; layers that share a weight count once. Shape ``[]``.
 
-    A model without Bayesian layers has KL 0.
+    A model without stochastic modules has KL 0.
 
     Example:
-        >>> bnn = to_bayesian(nn.Linear(3, 2))  # doctest: +SKIP
-        >>> float(kl_divergence(bnn)) > 0  # doctest: +SKIP
+        >>> from gossamer import to_bayesian
+        >>> float(kl_divergence(to_bayesian(nn.Linear(3, 2)))) > 0
         True
     """
-    terms = [
-        group.first.kl_divergence()
-        for group in weight_groups(model)
-        if isinstance(group.first, BayesianLayer)
-    ]
+    terms = []
+    seen: set[int] = set()
+    for module in stochastic_modules(model).values():
+        key = id(module.leading()) if isinstance(module, SparseLayer) else id(module)
+        if key not in seen:
+            seen.add(key)
+            terms.append(module.kl_divergence())
     return torch.stack([t.to(terms[0].device) for t in terms]).sum() if terms else torch.zeros(())
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.nn import NeedsOwnPass, Noise, sampling_together
-from gossamer.nn.sampling import holding_draws
+from gossamer.nn.seeding import holding_draws
 from gossamer.ops import fold_seed
 from gossamer.prediction.source import Source
 

@@ -25,7 +25,7 @@ from gossamer.metrics import (
     rmse,
     selective_curve,
 )
-from gossamer.nn import BayesianLayer, Noise, summary, weight_groups
+from gossamer.nn import BayesianLayer, Noise, summary, weights_of
 from gossamer.prediction import ClassPrediction, Prediction, RealPrediction, predict
 
 _HISTOGRAM_BINS = 40
@@ -188,7 +188,7 @@ def _weight_curves(network: nn.Module) -> Curves:
         {"name": r.name, "shape": list(r.shape), "nnz": r.nnz, "sparsity": r.sparsity}
         for r in summary(network).rows
     ]
-    firsts = [group.first for group in weight_groups(network)]
+    firsts = [group.layer for group in weights_of(network)]
     if not firsts:
         return {"layers": layers}
     means = torch.cat([layer.leading().detach().double().flatten() for layer in firsts])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.experiments.cvadam2023.simulated import Problem, read_inputs
 from gossamer.experiments.cvadam2023.starts import best_chain
-from gossamer.inference.em_mcmc import EMMCMC
+from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.metrics import variable_selection
 from gossamer.prediction import ClassPrediction, RealPrediction, predict
 

@@ -39,8 +39,8 @@ from torch import Tensor, nn
 from gossamer.data import batches
 from gossamer.data.synthetic import EXAMPLES, Example, Simulation, make
 from gossamer.inference import build
-from gossamer.inference.em_mcmc import EMMCMC
-from gossamer.inference.preconditioned import AUTHORS
+from gossamer.inference.chain import AUTHORS
+from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.inference.pruning import Pruning
 from gossamer.likelihoods import Gaussian, Likelihood
 from gossamer.nn import sparse_layers

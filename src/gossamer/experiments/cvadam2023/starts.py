@@ -22,7 +22,7 @@ from gossamer.experiments.cvadam2023.simulated import (
     relu_network,
     train_epoch,
 )
-from gossamer.inference.em_mcmc import EMMCMC
+from gossamer.inference.methods.em_mcmc import EMMCMC
 
 HELD_OUT = 0.1
 """Share of the training points."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gossamer.core.langevin import sampled_temperature
 from gossamer.experiments.study import Findings, Study
-from gossamer.inference.langevin import CVSGHMC, CVAdam, Langevin
+from gossamer.optim import CVSGHMC, CVAdam, Langevin
 
 CHAINS = 20_000
 _RATE = 0.2

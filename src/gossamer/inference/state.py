@@ -1,0 +1,61 @@
+"""The part of a method's state that all methods have: saved alike, and refused alike."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from gossamer.errors import InvalidValue
+from gossamer.likelihoods import Likelihood
+from gossamer.nn import adopt, restore_engines, sparse_layers
+
+
+class Stepped(Protocol):
+    """What every method has that steps a network with an optimiser."""
+
+    name: str
+    model: nn.Module
+    likelihood: Likelihood
+    optimizer: Any
+    steps: int
+
+
+def common_state(method: Stepped) -> dict[str, Any]:
+    """Name, network, likelihood, optimiser, steps, and the backends that the layers run on."""
+    return {
+        "method": method.name,
+        "model": dict(method.model.state_dict()),
+        "likelihood": dict(method.likelihood.state_dict()),
+        "optimizer": method.optimizer.state_dict(),
+        "steps": method.steps,
+        "engines": {name: layer.engine for name, layer in sparse_layers(method.model).items()},
+    }
+
+
+def require_own_state(method: Stepped, state: dict[str, Any]) -> None:
+    """Raise unless ``state`` was saved by a method of this name.
+
+    States of gradient methods from before 0.2 have no name: what else is in them must do.
+    """
+    if state.get("method", method.name) != method.name or "model" not in state:
+        raise not_own_state(method.name, state.get("method"))
+
+
+def not_own_state(name: str, saved: object = None) -> InvalidValue:
+    """The refusal of a foreign state."""
+    rule = f"was not saved by a {name} run with these settings"
+    return InvalidValue("state", saved, rule, "load the state of such a run")
+
+
+def load_common_state(method: Stepped, state: dict[str, Any]) -> None:
+    """Go on where ``common_state`` was taken; supports may have other sizes than now."""
+    adopt(method.model, state["model"])
+    method.likelihood.load_state_dict(state["likelihood"])
+    restore_engines(method.model, state["engines"])
+    optimizer: Optimizer = method.optimizer
+    # A copy: torch keeps the given tensors, and two methods would then share their moments.
+    optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+    method.steps = int(state["steps"])
