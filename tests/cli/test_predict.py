@@ -13,8 +13,7 @@ import torch
 from gossamer import predict
 from gossamer.cli.answers import answer_columns
 from gossamer.data import Preparation
-from gossamer.data.table_input import Column, TableInput
-from gossamer.data.target import ValueTarget
+from gossamer.data.prepare import Column, TableInput, ValueTarget
 from gossamer.prediction import RealPrediction
 from gossamer.train import load_run
 

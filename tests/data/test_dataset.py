@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from gossamer.data import DataSet, Preparation
-from gossamer.data.image_input import ImageInput
-from gossamer.data.table_input import Column, TableInput
-from gossamer.data.target import ClassTarget, ValueTarget
+from gossamer.data.prepare.image_input import ImageInput
+from gossamer.data.prepare.table_input import Column, TableInput
+from gossamer.data.prepare.target import ClassTarget, ValueTarget
 from gossamer.errors import InvalidData
 
 CLASSES = Preparation(

@@ -1,14 +1,19 @@
-"""Data sets: readers, the preparation of raw input, downloads, batches and augmentation."""
+"""Data sets: loading by name, file or array; the preparation of raw input; batches.
+
+``readers/`` reads or makes raw data, ``prepare/`` turns raw values into tensors. ``registry`` is
+the table of known sets, ``split`` cuts the parts, and ``build`` makes a :class:`DataSet`.
+"""
 
 from __future__ import annotations
 
-from gossamer.data.augment import crop_flip
-from gossamer.data.batches import batches
+from gossamer.data.batching import batches
 from gossamer.data.dataset import DataSet
-from gossamer.data.download import download
-from gossamer.data.preparation import Preparation
-from gossamer.data.registry import describe, load, load_inputs, load_ood, names
-from gossamer.data.sources import Description
+from gossamer.data.loading import load, load_inputs, load_ood
+from gossamer.data.prepare.augment import crop_flip
+from gossamer.data.prepare.preparation import Preparation
+from gossamer.data.readers import synthetic
+from gossamer.data.readers.remote import download
+from gossamer.data.registry import Description, describe, names
 
 __all__ = [
     "DataSet",
@@ -22,4 +27,5 @@ __all__ = [
     "load_inputs",
     "load_ood",
     "names",
+    "synthetic",
 ]

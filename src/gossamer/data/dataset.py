@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.data.preparation import Preparation
-from gossamer.data.target import TASKS, Task
+from gossamer.data.prepare.augment import AUGMENTATIONS
+from gossamer.data.prepare.preparation import Preparation
+from gossamer.data.prepare.target import TASKS, Task
 from gossamer.errors import InvalidData
 
 # Rows looked at together when searching for non-finite values: bounds the memory of the search.
@@ -47,8 +48,10 @@ class DataSet:
             raise InvalidData(
                 "task", self.task, f"must be the preparation's: {self.preparation.task}"
             )
-        if self.augment not in (None, "crop_flip"):
-            raise InvalidData("augment", self.augment, "must be None or 'crop_flip'")
+        if self.augment is not None and self.augment not in AUGMENTATIONS:
+            raise InvalidData(
+                "augment", self.augment, f"must be None or one of: {', '.join(AUGMENTATIONS)}"
+            )
         if self.augment is not None and self.preparation.kind != "image":
             raise InvalidData("augment", self.augment, "is for images only")
         for part in ("train", "val", "test"):

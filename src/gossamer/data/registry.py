@@ -1,26 +1,243 @@
-"""Loading by name or path: a name of the table or a file in, a DataSet or raw inputs out."""
+"""The table of sets known by name: what each is, where its files lie, who reads it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
+import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from gossamer.data.arrays import read_array_inputs, read_arrays
-from gossamer.data.assemble import RawData, assemble
-from gossamer.data.dataset import DataSet
-from gossamer.data.preparation import Preparation
-from gossamer.data.sources import SOURCES, DataDir, Description, Source, refuse_split
-from gossamer.data.table import read_columns, read_table
-from gossamer.data.target import Task, check_task
+from gossamer.data.build import RawData
+from gossamer.data.prepare.target import Task
+from gossamer.data.readers.arrays import read_array_inputs, read_arrays
+from gossamer.data.readers.cifar import read_cifar
+from gossamer.data.readers.embedded import read_breast_cancer, read_diabetes, read_digits
+from gossamer.data.readers.idx import read_idx_folder
+from gossamer.data.readers.places import find
+from gossamer.data.readers.synthetic import EXAMPLES, make
+from gossamer.data.split import refuse_split
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
-_TABLES = (".csv", ".parquet")
-_FILES = (".npz", *_TABLES)
+DataDir = str | os.PathLike[str] | None
+Origin = Literal["embedded", "download", "file"]
+
+
+@dataclass(frozen=True)
+class Description:
+    """One row of the table of sets.
+
+    Attributes:
+        name: The name ``load`` takes.
+        task: ``"classification"`` or ``"regression"``.
+        size: Examples and their shape, in words.
+        text: What it is.
+        origin: ``"embedded"`` (nothing to get), ``"download"`` (``gossamer data get``) or
+            ``"file"`` (put the file into the data folder).
+        trainable: Whether there is a training part; otherwise it serves as out-of-distribution
+            inputs only.
+    """
+
+    name: str
+    task: Task
+    size: str
+    text: str
+    origin: Origin
+    trainable: bool = True
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set and its readers.
+
+    Attributes:
+        about: The description.
+        read: Reads all of it, given the data folder and the number of the split.
+        read_test: Reads the raw test inputs, to serve as out-of-distribution inputs.
+    """
+
+    about: Description
+    read: Callable[[DataDir, int], RawData]
+    read_test: Callable[[DataDir], NDArray[Any]]
+
+
+def _get(name: str) -> str:
+    return f"run: gossamer data get {name} --data-dir DIR"
+
+
+def _test_inputs(read: Callable[[DataDir, int], RawData], data_dir: DataDir) -> NDArray[Any]:
+    raw = read(data_dir, 0)
+    if not isinstance(raw.x, np.ndarray):
+        return np.stack([values[raw.test] for values in raw.x.values()], axis=1)
+    return np.asarray(raw.x[raw.test])
+
+
+def _source(about: Description, read: Callable[[DataDir, int], RawData]) -> Source:
+    return Source(about, read, partial(_test_inputs, read))
+
+
+def _embedded(reader: Callable[[], RawData], _: DataDir, split: int) -> RawData:
+    raw = reader()
+    refuse_split(split, raw.name)
+    return raw
+
+
+def _simulated(name: str, _: DataDir, split: int) -> RawData:
+    """Split k is the draw with seed k: every one is a data set of its own."""
+    if split < 0:
+        raise InvalidValue("split", split, "must be 0 or more")
+    return make(name, seed=split).raw()
+
+
+def _has_idx(folder: Path) -> bool:
+    first = "train-images-idx3-ubyte"
+    return (folder / first).is_file() or (folder / f"{first}.gz").is_file()
+
+
+def _idx(
+    name: str, places: tuple[str, ...], labels: tuple[str, ...], data_dir: DataDir, split: int
+) -> RawData:
+    refuse_split(split, name)
+    return read_idx_folder(name, find(name, data_dir, places, _get(name), _has_idx), labels)
+
+
+def _cifar(name: str, forms: tuple[str, ...], data_dir: DataDir, split: int) -> RawData:
+    refuse_split(split, name)
+    return read_cifar(name, find(name, data_dir, _in_own_folder(name, forms), _get(name)))
+
+
+def _in_own_folder(name: str, forms: tuple[str, ...]) -> list[str]:
+    return [f"{prefix}{form}" for form in forms for prefix in (f"{name}/", "")]
+
+
+def _uci(name: str, data_dir: DataDir, split: int) -> RawData:
+    step = f"put {name}.npz (X, y, train_idx, test_idx) into DIR/uci"
+    path = find(name, data_dir, (f"uci/{name}.npz", f"{name}.npz"), step)
+    return replace(read_arrays(path, task="regression", split=split), name=name)
+
+
+def _no_training(name: str, file: str, _: DataDir, split: int) -> RawData:
+    raise InvalidData(
+        f"data set {name!r}",
+        None,
+        f"has no training part ({file} holds test images only)",
+        "use it as out-of-distribution inputs",
+    )
+
+
+def _test_file(name: str, file: str, data_dir: DataDir) -> NDArray[Any]:
+    step = f"put {file} (x_test, y_test) into DIR"
+    return read_array_inputs(find(name, data_dir, (file,), step))
+
+
+def _test_only(name: str, size: str, text: str, file: str) -> Source:
+    about = Description(name, "classification", size, text, "file", trainable=False)
+    return Source(about, partial(_no_training, name, file), partial(_test_file, name, file))
+
+
+def _cifar100_test(data_dir: DataDir) -> NDArray[Any]:
+    """Test images of the whole set, or those of the file that holds nothing else."""
+    places = [*_in_own_folder("cifar100", _CIFAR100), "cifar100_test_5k.npz"]
+    place = find("cifar100", data_dir, places, _get("cifar100"))
+    if place.suffix == ".npz":
+        return read_array_inputs(place)
+    raw = read_cifar("cifar100", place)
+    return _test_inputs(lambda _, __: raw, data_dir)
+
+
+# Binary before python: it needs no unpickling. Folders before archives: they are faster to read.
+_CIFAR10 = (
+    *("cifar-10-batches-bin", "cifar-10-batches-py"),
+    *("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"),
+)
+_CIFAR100 = (
+    *("cifar-100-binary", "cifar-100-python"),
+    *("cifar-100-binary.tar.gz", "cifar-100-python.tar.gz"),
+)
+_MNIST_PLACES = ("mnist", "MNIST/raw", "mnist/raw")
+_FASHION_PLACES = ("fashion-mnist", "FashionMNIST/raw", "fashion_mnist")
+_FASHION_NAMES = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+_UCI = {
+    "boston": ("506 × 13", "housing values in suburbs of Boston"),
+    "concrete": ("1,030 × 8", "compressive strength of concrete"),
+    "energy": ("768 × 8", "heating load of buildings"),
+    "protein": ("45,730 × 9", "deviation of predicted protein structures"),
+    "wine_red": ("1,599 × 11", "quality of red wine"),
+    "yacht": ("308 × 6", "resistance of sailing yachts"),
+}
+
+_ROWS = (
+    _source(
+        Description(
+            "digits", "classification", "1,797 × 1×8×8", "handwritten digits, small", "embedded"
+        ),
+        partial(_embedded, read_digits),
+    ),
+    _source(
+        Description(
+            "breast_cancer", "classification", "569 × 30", "malignant or benign tumours", "embedded"
+        ),
+        partial(_embedded, read_breast_cancer),
+    ),
+    _source(
+        Description("diabetes", "regression", "442 × 10", "progression of diabetes", "embedded"),
+        partial(_embedded, read_diabetes),
+    ),
+    *(
+        _source(
+            Description(
+                *(name, example.task, f"11,000 × {example.num_features:,}"),
+                f"simulated: {len(example.true_variables)} variables matter",
+                "embedded",
+            ),
+            partial(_simulated, name),
+        )
+        for name, example in EXAMPLES.items()
+    ),
+    _source(
+        Description(
+            "mnist", "classification", "70,000 × 1×28×28", "handwritten digits", "download"
+        ),
+        partial(_idx, "mnist", _MNIST_PLACES, tuple("0123456789")),
+    ),
+    _source(
+        Description(
+            "fashion_mnist", "classification", "70,000 × 1×28×28", "pieces of clothing", "download"
+        ),
+        partial(_idx, "fashion_mnist", _FASHION_PLACES, _FASHION_NAMES),
+    ),
+    _source(
+        Description(
+            "cifar10", "classification", "60,000 × 3×32×32", "photographs, 10 classes", "download"
+        ),
+        partial(_cifar, "cifar10", _CIFAR10),
+    ),
+    Source(
+        Description(
+            "cifar100", "classification", "60,000 × 3×32×32", "photographs, 100 classes", "download"
+        ),
+        partial(_cifar, "cifar100", _CIFAR100),
+        _cifar100_test,
+    ),
+    _test_only("notmnist", "10,000 × 1×28×28", "letters A to J, test only", "notmnist_test.npz"),
+    _test_only(
+        *("svhn", "5,000 × 3×32×32", "SVHN (recropped): house numbers, test only"),
+        "svhn_recropped_test_5k.npz",
+    ),
+    *(
+        _source(Description(name, "regression", size, text, "file"), partial(_uci, name))
+        for name, (size, text) in _UCI.items()
+    ),
+)
+
+SOURCES: dict[str, Source] = {source.about.name: source for source in _ROWS}
 
 
 def names() -> list[str]:
@@ -30,132 +247,6 @@ def names() -> list[str]:
 
 def describe(name: str) -> Description:
     """What is known about one set."""
-    return _known(name).about
-
-
-def load(
-    name_or_path: str | os.PathLike[str],
-    *,
-    data_dir: DataDir = None,
-    target: str | None = None,
-    task: Task | None = None,
-    validation_fraction: float = 0.1,
-    seed: int = 0,
-    limit_train: int | None = None,
-    split: int = 0,
-) -> DataSet:
-    """Loads a data set.
-
-    Args:
-        name_or_path: A name of :func:`names`, or a ``.npz``, ``.csv`` or ``.parquet`` file.
-        data_dir: Folder (or several, joined by the system's path separator) where named sets lie;
-            the environment variable ``GOSSAMER_DATA`` is searched after it.
-        target: Target column of a ``.csv`` or ``.parquet`` file.
-        task: ``"classification"`` or ``"regression"``; inferred for files if ``None``, see
-            ``DataSet.notes``.
-        validation_fraction: Share of validation among training and validation, in (0, 1).
-        seed: Decides which rows validate, and which ones train under ``limit_train``; the test part
-            never moves.
-        limit_train: At most this many training examples.
-        split: Which of the standard splits of a UCI set, or which draw of a simulated one.
-    """
-    check_task(task)
-    text = os.fspath(name_or_path)
-    read = _read_named if text in SOURCES else _read_file
-    return assemble(
-        read(text, data_dir, target, task, split),
-        task=task,
-        validation_fraction=validation_fraction,
-        seed=seed,
-        limit_train=limit_train,
-    )
-
-
-def load_inputs(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | NDArray[Any]:
-    """Reads raw inputs to predict on, as ``Preparation.prepare`` takes them.
-
-    Args:
-        path: A ``.csv`` or ``.parquet`` file (columns by name), or an ``.npz`` file with
-            ``x_test``, ``x`` or ``X``.
-    """
-    text = os.fspath(path)
-    file = _supported(text)
-    if file is None:
-        raise InvalidData("file", text, "must be .npz, .csv or .parquet", "check the path")
-    return read_columns(file) if file.suffix.lower() in _TABLES else read_array_inputs(file)
-
-
-def load_ood(
-    name_or_path: str | os.PathLike[str],
-    data_dir: DataDir,
-    preparation: Preparation,
-    *,
-    limit: int = 5_000,
-) -> Tensor:
-    """Loads out-of-distribution inputs, prepared as a run's own inputs are.
-
-    Args:
-        name_or_path: A name of :func:`names` (its test part is taken), or a file as for
-            :func:`load_inputs`.
-        data_dir: As for :func:`load`.
-        preparation: The run's preparation.
-        limit: At most this many rows, evenly spaced: detection scores need no more.
-
-    Returns:
-        float32 [N, ``*preparation.input_shape``].
-
-    Raises:
-        InvalidData: Where the inputs have another size than the run's.
-    """
-    text = os.fspath(name_or_path)
-    if text in SOURCES:
-        inputs = preparation.prepare(SOURCES[text].read_test(data_dir))
-    elif _supported(text) is None:
-        raise UnknownName("data set", text, names())
-    else:
-        inputs = preparation.prepare(load_inputs(text))
-    if len(inputs) <= limit:
-        return inputs
-    return inputs[torch.linspace(0, len(inputs) - 1, limit).long()]
-
-
-def _read_named(
-    name: str, data_dir: DataDir, target: str | None, task: Task | None, split: int
-) -> RawData:
-    source = SOURCES[name]
-    if target is not None:
-        raise InvalidValue(
-            "target", target, f"is for .csv and .parquet files; {name} has its own", "leave it out"
-        )
-    if task not in (None, source.about.task):
-        raise InvalidValue(
-            "task", task, f"{name} is for {source.about.task}", "leave it out, or give its file"
-        )
-    return source.read(data_dir, split)
-
-
-def _read_file(text: str, _: DataDir, target: str | None, task: Task | None, split: int) -> RawData:
-    path = _supported(text)
-    if path is None:
-        if Path(text).exists():
-            raise InvalidData("file", text, "must be .npz, .csv or .parquet", "or give a name")
-        raise UnknownName("data set", text, names())
-    if path.suffix.lower() in _TABLES:
-        refuse_split(split, path.name)
-        return read_table(path, target=target, task=task)
-    if target is not None:
-        raise InvalidValue(
-            "target", target, "is for .csv and .parquet files; .npz has y_train", "leave it out"
-        )
-    return read_arrays(path, task=task, split=split)
-
-
-def _supported(text: str) -> Path | None:
-    path = Path(text).expanduser()
-    return path if path.suffix.lower() in _FILES else None
-
-
-def _known(name: str) -> Source:
     if name not in SOURCES:
         raise UnknownName("data set", name, names())
-    return SOURCES[name]
+    return SOURCES[name].about

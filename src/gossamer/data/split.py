@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gossamer.errors import InvalidData, InvalidValue
 
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 
 TEST_FRACTION = 0.2
 # Where the test part is cut here, it never depends on a run's seed: runs stay comparable.
@@ -19,11 +19,11 @@ _TEST_SEED = 20240
 class Split(NamedTuple):
     """Row numbers of the training and the validation part."""
 
-    train: Rows
-    validation: Rows
+    train: RowNumbers
+    validation: RowNumbers
 
 
-def hold_out_test(num_rows: int, strata: NDArray[Any] | None) -> tuple[Rows, Rows]:
+def hold_out_test(num_rows: int, strata: NDArray[Any] | None) -> tuple[RowNumbers, RowNumbers]:
     """Cuts the fixed test part from a set that has none.
 
     Args:
@@ -44,7 +44,7 @@ def hold_out_test(num_rows: int, strata: NDArray[Any] | None) -> tuple[Rows, Row
 
 
 def cut_validation(
-    rows: Rows,
+    rows: RowNumbers,
     strata: NDArray[Any] | None,
     *,
     fraction: float,
@@ -75,7 +75,7 @@ def cut_validation(
     return Split(rest[:limit_train], np.sort(chosen))
 
 
-def shuffle_train(rows: Rows, *, seed: int, limit_train: int | None) -> Rows:
+def shuffle_train(rows: RowNumbers, *, seed: int, limit_train: int | None) -> RowNumbers:
     """Shuffles the training rows of a set that brings its own validation part."""
     check_split_settings(0.5, seed, limit_train)
     return np.random.default_rng(seed).permutation(rows)[:limit_train]
@@ -93,9 +93,15 @@ def check_split_settings(fraction: float, seed: int, limit_train: int | None) ->
         )
 
 
+def refuse_split(split: int, name: str) -> None:
+    """Raises InvalidValue where a split is asked of a set that has only one."""
+    if split != 0:
+        raise InvalidValue("split", split, f"{name} has one split only", "leave it out")
+
+
 def _share(
-    rows: Rows, strata: NDArray[Any] | None, count: int, rng: np.random.Generator
-) -> tuple[Rows, Rows]:
+    rows: RowNumbers, strata: NDArray[Any] | None, count: int, rng: np.random.Generator
+) -> tuple[RowNumbers, RowNumbers]:
     """Draws ``count`` rows, from each stratum its share; both results are in random order."""
     order = rng.permutation(len(rows))
     if strata is not None:

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.data import batches
-from gossamer.data.synthetic import EXAMPLES, Example, Simulation, make
+from gossamer.data.readers.synthetic import EXAMPLES, Example, Simulation, make
 from gossamer.inference import build
 from gossamer.inference.chain import AUTHORS
 from gossamer.inference.methods.em_mcmc import EMMCMC

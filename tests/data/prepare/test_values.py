@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossamer.data.values import as_integers, as_numbers, as_texts, kind_of
+from gossamer.data.prepare.values import as_integers, as_numbers, as_texts, kind_of
 from gossamer.errors import InvalidData
 
 

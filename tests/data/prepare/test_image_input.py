@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer.data.image_input import ImageInput
+from gossamer.data.prepare.image_input import ImageInput
 from gossamer.errors import InvalidData
 
 RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gossamer.data.assemble import RawData
-from gossamer.data.unpickle import read_batch
+from gossamer.data.build import RawData
+from gossamer.data.readers.unpickle import read_batch
 from gossamer.errors import InvalidData
 
 _SIDE = 32

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gossamer.data import load, load_inputs
-from gossamer.data.table import read_columns
+from gossamer.data.readers.table_files import read_columns
 from gossamer.errors import InvalidData, InvalidValue, MissingDependency, UnknownName
 
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gossamer.data.assemble import RawData, assemble
+from gossamer.data.build import RawData, build_dataset
 from gossamer.data.dataset import DataSet
-from gossamer.data.target import Task
+from gossamer.data.prepare.target import Task
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
 Variant = Literal["paper", "script"]
@@ -138,7 +138,7 @@ class Simulation:
             seed: Decides which rows validate; it draws no data.
             limit_train: At most this many training examples.
         """
-        return assemble(
+        return build_dataset(
             self.raw(),
             validation_fraction=validation_fraction,
             seed=seed,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gossamer.data.assemble import RawData
+from gossamer.data.build import RawData
+from gossamer.data.prepare.target import Task, check_target, infer_task, labels_of
 from gossamer.data.split import TEST_FRACTION, hold_out_test
-from gossamer.data.target import Task, check_target, infer_task, labels_of
 from gossamer.errors import InvalidData, InvalidValue, MissingDependency, UnknownName
 
 _DELIMITERS = ",;\t"

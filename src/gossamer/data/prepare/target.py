@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossamer.data.values import as_integers, as_numbers, as_texts, kind_of
+from gossamer.data.prepare.values import as_integers, as_numbers, as_texts, kind_of
 from gossamer.errors import InvalidData, InvalidValue
 
 Task = Literal["classification", "regression"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gossamer.errors import InvalidData, InvalidValue
+
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+"""A function of a batch of inputs and a generator that decides everything."""
 
 
 def crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
@@ -38,3 +43,6 @@ def crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor
     channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
     padded = F.pad(x, (padding,) * 4)
     return padded[image, channel, rows[:, None, :, None], cols[:, None, None, :]]
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {"crop_flip": crop_flip}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer.data.assemble import RawData, assemble
+from gossamer.data.build import RawData, build_dataset
 from gossamer.errors import InvalidData
 
 RNG = np.random.default_rng(1)
@@ -22,7 +22,7 @@ def raw(**changes: Any) -> RawData:
 def test_test_values_never_enter_the_scales() -> None:
     x, y = X.copy(), Y.copy()
     x[TEST], y[TEST] = 1e6, -1e6
-    data, other = assemble(raw()), assemble(raw(x=x, y=y))
+    data, other = build_dataset(raw()), build_dataset(raw(x=x, y=y))
     assert other.preparation == data.preparation
     assert torch.equal(other.x_train, data.x_train)
     assert torch.equal(other.y_val, data.y_val)
@@ -30,21 +30,21 @@ def test_test_values_never_enter_the_scales() -> None:
 
 
 def test_validation_values_never_enter_the_scales() -> None:
-    data = assemble(raw())
+    data = build_dataset(raw())
     in_train = {tuple(row) for row in data.x_train.tolist()}
     prepared = data.preparation.prepare(X)
     outside = np.array([tuple(row) not in in_train for row in prepared.tolist()])
     x = X.copy()
     x[outside] += 1000.0
     assert outside.sum() == len(data.x_val) + len(TEST)
-    assert assemble(raw(x=x)).preparation == data.preparation
+    assert build_dataset(raw(x=x)).preparation == data.preparation
     # float32 rounding of the standardised training part
     np.testing.assert_allclose(data.x_train.mean(0).numpy(), 0.0, atol=1e-6)
     np.testing.assert_allclose(data.x_train.var(0, correction=0).numpy(), 1.0, rtol=1e-5)
 
 
 def test_seed_moves_validation_and_not_the_test_part() -> None:
-    first, second = assemble(raw(), seed=0), assemble(raw(), seed=1)
+    first, second = build_dataset(raw(), seed=0), build_dataset(raw(), seed=1)
     original = [
         data.preparation.target_to_original(data.y_test).double() for data in (first, second)
     ]
@@ -52,12 +52,12 @@ def test_seed_moves_validation_and_not_the_test_part() -> None:
     np.testing.assert_allclose(original[0].numpy(), Y[TEST], rtol=1e-6)
     np.testing.assert_allclose(original[1].numpy(), Y[TEST], rtol=1e-6)
     assert not torch.equal(first.y_val, second.y_val)
-    again = assemble(raw(), seed=1)
+    again = build_dataset(raw(), seed=1)
     assert torch.equal(again.x_train, second.x_train)
 
 
 def test_inputs_keep_their_targets() -> None:
-    data = assemble(raw(x=np.stack([Y, Y**2], axis=1)), limit_train=20)
+    data = build_dataset(raw(x=np.stack([Y, Y**2], axis=1)), limit_train=20)
     assert data.num_train == 20
     for part in ("train", "val", "test"):
         # the first column and the target are standardised alike
@@ -66,18 +66,18 @@ def test_inputs_keep_their_targets() -> None:
 
 
 def test_own_validation_part_is_used() -> None:
-    data = assemble(raw(train=np.arange(40), validation=np.arange(40, 48)))
+    data = build_dataset(raw(train=np.arange(40), validation=np.arange(40, 48)))
     assert (data.num_train, len(data.x_val)) == (40, 8)
 
 
 def test_inference_is_noted_and_can_be_overruled() -> None:
     labels = np.arange(60) % 3
-    inferred = assemble(raw(y=labels))
+    inferred = build_dataset(raw(y=labels))
     assert inferred.task == "classification"
     assert "inferred" in inferred.notes[-1]
-    told = assemble(raw(y=labels), task="regression")
+    told = build_dataset(raw(y=labels), task="regression")
     assert (told.task, told.notes) == ("regression", ())
-    assert assemble(raw(y=labels, task="regression")).task == "regression"
+    assert build_dataset(raw(y=labels, task="regression")).task == "regression"
 
 
 def test_faults_name_the_array_and_its_row() -> None:
@@ -85,14 +85,14 @@ def test_faults_name_the_array_and_its_row() -> None:
     y[50] = 7
     parts = (("y_train", 48), ("y_test", 12))
     with pytest.raises(InvalidData, match="target 'y_test', row 2 = 7: label is out of range"):
-        assemble(raw(y=y, y_parts=parts))
+        build_dataset(raw(y=y, y_parts=parts))
     values = Y.copy()
     values[49] = np.nan
     with pytest.raises(InvalidData, match="column 'y_test', row 1: is missing"):
-        assemble(raw(y=values, y_parts=parts))
+        build_dataset(raw(y=values, y_parts=parts))
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_empty_parts(part: str) -> None:
     with pytest.raises(InvalidData, match=r"part of n: holds no example"):
-        assemble(raw(**{part: np.arange(0)}))
+        build_dataset(raw(**{part: np.arange(0)}))

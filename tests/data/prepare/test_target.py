@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer.data.target import (
+from gossamer.data.prepare.target import (
     ClassTarget,
     ValueTarget,
     check_task,

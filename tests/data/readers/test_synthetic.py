@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.special import ndtr
 
 from gossamer.data import describe, load, load_ood, synthetic
-from gossamer.data.synthetic import EXAMPLES, make, truncated_normal
+from gossamer.data.readers.synthetic import EXAMPLES, make, truncated_normal
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
 ONE, TWO, THREE = EXAMPLES

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from gossamer.data import Preparation
-from gossamer.data.image_input import ImageInput
-from gossamer.data.preparation import fit_preparation
-from gossamer.data.table_input import Column, TableInput
-from gossamer.data.target import ClassTarget, ValueTarget
+from gossamer.data.prepare.image_input import ImageInput
+from gossamer.data.prepare.preparation import fit_preparation
+from gossamer.data.prepare.table_input import Column, TableInput
+from gossamer.data.prepare.target import ClassTarget, ValueTarget
 from gossamer.errors import InvalidData
 
 TABLE = Preparation(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gossamer.data import load, load_ood
-from gossamer.data.idx import read_idx
+from gossamer.data.readers.idx import read_idx
 from gossamer.errors import InvalidData
 
 RNG = np.random.default_rng(3)

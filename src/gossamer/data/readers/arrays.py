@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gossamer.data.assemble import RawData
-from gossamer.data.target import Task
-from gossamer.data.values import as_numbers
+from gossamer.data.build import RawData
+from gossamer.data.prepare.target import Task
+from gossamer.data.prepare.values import as_numbers
+from gossamer.data.split import refuse_split
 from gossamer.errors import InvalidData, InvalidValue
 
 Arrays = dict[str, NDArray[Any]]
@@ -55,7 +56,7 @@ def read_arrays(path: Path, *, task: Task | None = None, split: int = 0) -> RawD
     arrays = read_npz(path)
     if all(key in arrays for key in _SPLITS_KEYS):
         return _with_splits(path, arrays, task, split)
-    _check_no_split(split, path.name)
+    refuse_split(split, path.name)
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
     if missing:
         hint = "only a set of its own kind can be trained on"
@@ -104,11 +105,6 @@ def read_array_inputs(path: Path) -> NDArray[Any]:
         "must hold inputs as x_test, x or X",
         "name the array x",
     )
-
-
-def _check_no_split(split: int, name: str) -> None:
-    if split != 0:
-        raise InvalidValue("split", split, f"{name} has one split only", "leave it out")
 
 
 def _with_splits(path: Path, arrays: Arrays, task: Task | None, split: int) -> RawData:

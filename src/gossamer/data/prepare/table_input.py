@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossamer.data.target import standardisation
-from gossamer.data.values import Kind, as_numbers, as_texts, kind_of
+from gossamer.data.prepare.target import standardisation
+from gossamer.data.prepare.values import Kind, as_numbers, as_texts, kind_of
 from gossamer.errors import InvalidData
 
 Columns = Mapping[str, NDArray[Any]]

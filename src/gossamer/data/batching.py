@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from gossamer.data.augment import crop_flip
+from gossamer.data.prepare.augment import AUGMENTATIONS, Augmentation
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
-
-Augmentation = Callable[[Tensor, torch.Generator], Tensor]
-
-AUGMENTATIONS: dict[str, Augmentation] = {"crop_flip": crop_flip}
 
 
 def batches(

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -65,3 +68,9 @@ def test_the_seed_leaves_the_test_part_alone(name: str) -> None:
         raw_one, raw_two = (d.preparation.target_to_original(d.y_test).round() for d in (one, two))
     assert torch.equal(raw_one, raw_two)
     assert not torch.equal(one.x_val, two.x_val)
+
+
+def test_the_package_does_without_scikit_learn_until_a_set_is_read() -> None:
+    code = "import sys; import gossamer.data; print('sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

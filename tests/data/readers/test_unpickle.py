@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossamer.data.unpickle import read_batch
+from gossamer.data.readers.unpickle import read_batch
 from gossamer.errors import InvalidData
 
 ARRAY = np.arange(12, dtype=np.uint8).reshape(3, 4)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gossamer.data.assemble import RawData
+from gossamer.data.build import RawData
 from gossamer.errors import InvalidData
 
 _UNSIGNED_BYTE = 0x08

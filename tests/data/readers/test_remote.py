@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gossamer.data import download, load
-from gossamer.data.download import REMOTES, Remote
+from gossamer.data.readers.remote import REMOTES, Remote
 from gossamer.errors import InvalidData, UnknownName
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from gossamer.data.table_input import MAX_CATEGORIES, Column, TableInput
+from gossamer.data.prepare.table_input import MAX_CATEGORIES, Column, TableInput
 from gossamer.errors import InvalidData
 
 COLUMNS = {

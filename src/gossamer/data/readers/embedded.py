@@ -1,4 +1,8 @@
-"""The small sets that come with scikit-learn: nothing to download."""
+"""The small sets that come with scikit-learn: nothing to download.
+
+scikit-learn is imported by the reader, not with this module: whoever predicts needs a preparation
+from this package, and none of the second that scikit-learn takes to import.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
-from gossamer.data.assemble import RawData
+from gossamer.data.build import RawData
 from gossamer.data.split import hold_out_test
 
 # Pixels of `digits` count the dark ones among 4 x 4 of the original scan.
@@ -17,6 +20,8 @@ _DIGITS_LARGEST = 16.0
 
 def read_digits() -> RawData:
     """1,797 handwritten digits, 8×8 pixels of 0..16; the network sees [0, 1]."""
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     return _held_out(
         "digits",
@@ -31,6 +36,8 @@ def read_digits() -> RawData:
 
 def read_breast_cancer() -> RawData:
     """569 tumours, 30 measurements each: malignant or benign."""
+    from sklearn.datasets import load_breast_cancer
+
     bunch = load_breast_cancer()
     return _held_out(
         "breast_cancer",
@@ -44,6 +51,8 @@ def read_breast_cancer() -> RawData:
 
 def read_diabetes() -> RawData:
     """442 patients, 10 measurements in their units: progression of the disease a year later."""
+    from sklearn.datasets import load_diabetes
+
     bunch = load_diabetes(scaled=False)
     return _held_out(
         "diabetes",

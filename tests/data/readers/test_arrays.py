@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gossamer.data import load, load_inputs, load_ood
-from gossamer.data.arrays import read_npz
+from gossamer.data.readers.arrays import read_npz
 from gossamer.errors import InvalidData, InvalidValue
 
 RNG = np.random.default_rng(2)

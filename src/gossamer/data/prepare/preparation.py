@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossamer.data.image_input import ImageInput
-from gossamer.data.table_input import Columns, TableInput
-from gossamer.data.target import ClassTarget, Target, Task, ValueTarget, target_from_json
+from gossamer.data.prepare.image_input import ImageInput
+from gossamer.data.prepare.table_input import Columns, TableInput
+from gossamer.data.prepare.target import ClassTarget, Target, Task, ValueTarget, target_from_json
 from gossamer.errors import InvalidData
 
 SCHEMA = 1

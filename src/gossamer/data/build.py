@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from gossamer.data.dataset import DataSet
-from gossamer.data.preparation import fit_preparation
-from gossamer.data.split import Rows, Split, cut_validation, shuffle_train
-from gossamer.data.table_input import Columns
-from gossamer.data.target import Task, check_target, infer_task, labels_of
+from gossamer.data.prepare.preparation import fit_preparation
+from gossamer.data.prepare.table_input import Columns
+from gossamer.data.prepare.target import Task, check_target, infer_task, labels_of
+from gossamer.data.split import RowNumbers, Split, cut_validation, shuffle_train
 from gossamer.errors import InvalidData
 
 
@@ -42,9 +42,9 @@ class RawData:
     name: str
     x: Columns | NDArray[Any]
     y: NDArray[Any]
-    train: Rows
-    test: Rows
-    validation: Rows | None = None
+    train: RowNumbers
+    test: RowNumbers
+    validation: RowNumbers | None = None
     task: Task | None = None
     target: str = "y"
     label_names: tuple[str, ...] | None = None
@@ -55,7 +55,7 @@ class RawData:
     notes: tuple[str, ...] = ()
 
 
-def assemble(
+def build_dataset(
     raw: RawData,
     *,
     task: Task | None = None,
@@ -135,7 +135,7 @@ def _split(raw: RawData, task: Task, fraction: float, seed: int, limit_train: in
     return cut_validation(raw.train, strata, fraction=fraction, seed=seed, limit_train=limit_train)
 
 
-def _rows_of(x: Columns | NDArray[Any], rows: Rows) -> Columns | NDArray[Any]:
+def _rows_of(x: Columns | NDArray[Any], rows: RowNumbers) -> Columns | NDArray[Any]:
     if isinstance(x, np.ndarray):
         return x[rows]
     return {name: values[rows] for name, values in x.items()}

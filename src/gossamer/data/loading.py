@@ -1,0 +1,146 @@
+"""Loading by name or path: a name of the table or a file in, a DataSet or raw inputs out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossamer.data.build import RawData, build_dataset
+from gossamer.data.dataset import DataSet
+from gossamer.data.prepare.preparation import Preparation
+from gossamer.data.prepare.target import Task, check_task
+from gossamer.data.readers.arrays import read_array_inputs, read_arrays
+from gossamer.data.readers.table_files import read_columns, read_table
+from gossamer.data.registry import SOURCES, DataDir, names
+from gossamer.data.split import refuse_split
+from gossamer.errors import InvalidData, InvalidValue, UnknownName
+
+_TABLES = (".csv", ".parquet")
+_FILES = (".npz", *_TABLES)
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    data_dir: DataDir = None,
+    target: str | None = None,
+    task: Task | None = None,
+    validation_fraction: float = 0.1,
+    seed: int = 0,
+    limit_train: int | None = None,
+    split: int = 0,
+) -> DataSet:
+    """Loads a data set.
+
+    Args:
+        name_or_path: A name of :func:`names`, or a ``.npz``, ``.csv`` or ``.parquet`` file.
+        data_dir: Folder (or several, joined by the system's path separator) where named sets lie;
+            the environment variable ``GOSSAMER_DATA`` is searched after it.
+        target: Target column of a ``.csv`` or ``.parquet`` file.
+        task: ``"classification"`` or ``"regression"``; inferred for files if ``None``, see
+            ``DataSet.notes``.
+        validation_fraction: Share of validation among training and validation, in (0, 1).
+        seed: Decides which rows validate, and which ones train under ``limit_train``; the test part
+            never moves.
+        limit_train: At most this many training examples.
+        split: Which of the standard splits of a UCI set, or which draw of a simulated one.
+    """
+    check_task(task)
+    text = os.fspath(name_or_path)
+    read = _read_named if text in SOURCES else _read_file
+    return build_dataset(
+        read(text, data_dir, target, task, split),
+        task=task,
+        validation_fraction=validation_fraction,
+        seed=seed,
+        limit_train=limit_train,
+    )
+
+
+def load_inputs(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | NDArray[Any]:
+    """Reads raw inputs to predict on, as ``Preparation.prepare`` takes them.
+
+    Args:
+        path: A ``.csv`` or ``.parquet`` file (columns by name), or an ``.npz`` file with
+            ``x_test``, ``x`` or ``X``.
+    """
+    text = os.fspath(path)
+    file = _supported(text)
+    if file is None:
+        raise InvalidData("file", text, "must be .npz, .csv or .parquet", "check the path")
+    return read_columns(file) if file.suffix.lower() in _TABLES else read_array_inputs(file)
+
+
+def load_ood(
+    name_or_path: str | os.PathLike[str],
+    data_dir: DataDir,
+    preparation: Preparation,
+    *,
+    limit: int = 5_000,
+) -> Tensor:
+    """Loads out-of-distribution inputs, prepared as a run's own inputs are.
+
+    Args:
+        name_or_path: A name of :func:`names` (its test part is taken), or a file as for
+            :func:`load_inputs`.
+        data_dir: As for :func:`load`.
+        preparation: The run's preparation.
+        limit: At most this many rows, evenly spaced: detection scores need no more.
+
+    Returns:
+        float32 [N, ``*preparation.input_shape``].
+
+    Raises:
+        InvalidData: Where the inputs have another size than the run's.
+    """
+    text = os.fspath(name_or_path)
+    if text in SOURCES:
+        inputs = preparation.prepare(SOURCES[text].read_test(data_dir))
+    elif _supported(text) is None:
+        raise UnknownName("data set", text, names())
+    else:
+        inputs = preparation.prepare(load_inputs(text))
+    if len(inputs) <= limit:
+        return inputs
+    return inputs[torch.linspace(0, len(inputs) - 1, limit).long()]
+
+
+def _read_named(
+    name: str, data_dir: DataDir, target: str | None, task: Task | None, split: int
+) -> RawData:
+    source = SOURCES[name]
+    if target is not None:
+        raise InvalidValue(
+            "target", target, f"is for .csv and .parquet files; {name} has its own", "leave it out"
+        )
+    if task not in (None, source.about.task):
+        raise InvalidValue(
+            "task", task, f"{name} is for {source.about.task}", "leave it out, or give its file"
+        )
+    return source.read(data_dir, split)
+
+
+def _read_file(text: str, _: DataDir, target: str | None, task: Task | None, split: int) -> RawData:
+    path = _supported(text)
+    if path is None:
+        if Path(text).exists():
+            raise InvalidData("file", text, "must be .npz, .csv or .parquet", "or give a name")
+        raise UnknownName("data set", text, names())
+    if path.suffix.lower() in _TABLES:
+        refuse_split(split, path.name)
+        return read_table(path, target=target, task=task)
+    if target is not None:
+        raise InvalidValue(
+            "target", target, "is for .csv and .parquet files; .npz has y_train", "leave it out"
+        )
+    return read_arrays(path, task=task, split=split)
+
+
+def _supported(text: str) -> Path | None:
+    path = Path(text).expanduser()
+    return path if path.suffix.lower() in _FILES else None
