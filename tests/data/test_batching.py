@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gossamer.data import batches
+from gossamer.data import Rows, batches, row_batches
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
 X = torch.arange(20.0).view(10, 2)
@@ -89,3 +89,42 @@ def test_other_faults_raise_at_the_call() -> None:
         batches(X, Y, 2, generator(), augment="mixup")
     with pytest.raises(InvalidValue, match="start = 6"):
         batches(X, Y, 2, generator(), start=6)
+    with pytest.raises(InvalidData, match="weight = 9 rows"):
+        row_batches(Rows(X, Y, torch.ones(9)), 2, generator())
+
+
+def test_weights_come_with_their_rows() -> None:
+    epoch = list(row_batches(Rows(X, Y, Y / 8), 4, generator()))
+    assert [y.tolist() for _, y in batches(X, Y, 4, generator())] == [b.y.tolist() for b in epoch]
+    for x, y, weight in epoch:
+        assert torch.equal(x, X[y])
+        assert weight is not None
+        assert torch.equal(weight, y / 8)
+    assert all(rows.weight is None for rows in row_batches(Rows(X, Y), 4, generator()))
+
+
+@pytest.mark.parametrize("augment", [None, "crop_flip"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_parts_of_all_ranks_are_the_batch(size: int, augment: str | None) -> None:
+    """Ten rows in batches of four: the last one has two, fewer than some numbers of ranks."""
+    rows = Rows(IMAGES, Y, Y / 8)
+    sources = [generator(3) for _ in range(size)]
+    epochs = [
+        list(row_batches(rows, 4, source, augment, shard=(rank, size)))
+        for rank, source in enumerate(sources)
+    ]
+    alone = generator(3)
+    whole = list(row_batches(rows, 4, alone, augment))
+    assert [len(batch.x) for batch in whole] == [4, 4, 2]
+    for batch, *parts in zip(whole, *epochs, strict=True):
+        for expected, *found in zip(batch, *parts, strict=True):
+            assert torch.equal(torch.cat(found), expected)
+        lengths = [len(part.x) for part in parts]
+        assert max(lengths) - min(lengths) <= 1
+    assert all(torch.equal(source.get_state(), alone.get_state()) for source in sources)
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 0)])
+def test_shards_outside_their_rule(shard: tuple[int, int]) -> None:
+    with pytest.raises(InvalidValue, match=r"shard = .*0 <= rank < size"):
+        row_batches(Rows(X, Y), 2, generator(), shard=shard)

@@ -70,6 +70,35 @@ def test_own_validation_part_is_used() -> None:
     assert (data.num_train, len(data.x_val)) == (40, 8)
 
 
+def test_parts_may_be_absent() -> None:
+    data = build_dataset(raw(test=None))
+    assert data.test is None
+    assert data.validation is not None
+    whole = build_dataset(raw(test=None), validation_fraction=0.0)
+    assert (whole.num_train, whole.validation, whole.test) == (48, None, None)
+    assert torch.equal(build_dataset(raw()).x_train, data.x_train)
+
+
+def test_weights_go_where_their_rows_go() -> None:
+    """The second column is the weight before it was standardised."""
+    weight = RNG.uniform(0.0, 3.0, 60)
+    x = np.stack([Y, weight], axis=1)
+    data = build_dataset(raw(x=x, weight=weight), validation_fraction=0.3)
+    column = data.preparation.inputs.columns[1]  # type: ignore[union-attr]
+    for part in (data.train, data.validation):
+        assert part is not None
+        assert part.weight is not None
+        original = part.x[:, 1].double() * column.scale + column.mean
+        # float32 rounding of both
+        np.testing.assert_allclose(original.numpy(), part.weight.numpy(), rtol=1e-5, atol=1e-6)
+    assert data.test is not None
+    assert data.test.weight is None
+    own = build_dataset(raw(train=np.arange(40), validation=np.arange(40, 48), x=x, weight=weight))
+    assert sorted(own.weight_train.tolist()) == sorted(np.float32(weight[:40]).tolist())  # type: ignore[union-attr]
+    assert own.validation is not None
+    assert own.validation.weight is None
+
+
 def test_inference_is_noted_and_can_be_overruled() -> None:
     labels = np.arange(60) % 3
     inferred = build_dataset(raw(y=labels))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gossamer.data import DataSet, Preparation
+from gossamer.data import DataSet, Preparation, Rows
 from gossamer.data.prepare.image_input import ImageInput
 from gossamer.data.prepare.table_input import Column, TableInput
 from gossamer.data.prepare.target import ClassTarget, ValueTarget
@@ -20,9 +20,19 @@ VALUES = Preparation(CLASSES.inputs, ValueTarget("y", (0.0,), (1.0,), vector=Fal
 PARTS = {"train": 4, "val": 2, "test": 3}
 
 
+NAMES = {"train": "train", "val": "validation", "test": "test"}
+
+
 def classes(**changes: Any) -> DataSet:
-    parts: dict[str, Any] = {f"x_{part}": torch.zeros(n, 3) for part, n in PARTS.items()}
-    parts |= {f"y_{part}": torch.arange(n) % 3 for part, n in PARTS.items()}
+    """A set of zeros; ``x_val=...`` and the like change one tensor of a part."""
+    tensors: dict[str, Any] = {f"x_{part}": torch.zeros(n, 3) for part, n in PARTS.items()}
+    tensors |= {f"y_{part}": torch.arange(n) % 3 for part, n in PARTS.items()}
+    tensors |= {f"weight_{part}": None for part in PARTS}
+    tensors |= {key: changes.pop(key) for key in list(changes) if key in tensors}
+    parts = {
+        name: Rows(*(tensors[f"{kind}_{part}"] for kind in ("x", "y", "weight")))
+        for part, name in NAMES.items()
+    }
     return DataSet(
         **({"name": "n", "task": "classification", "preparation": CLASSES} | parts | changes)
     )
@@ -41,6 +51,34 @@ def test_what_it_knows() -> None:
     assert (data.augment, data.notes) == (None, ())
     data = values()
     assert (data.num_classes, data.output_size, data.class_names) == (None, 1, None)
+
+
+def test_parts_by_their_short_names() -> None:
+    weight = torch.tensor([0.0, 2.0, 1.0, 1.0])
+    data = classes(x_test=torch.ones(3, 3), y_val=torch.tensor([2, 1]), weight_train=weight)
+    assert data.test is not None
+    assert data.validation is not None
+    assert data.x_train is data.train.x
+    assert data.y_train is data.train.y
+    assert data.weight_train is weight
+    assert data.x_val is data.validation.x
+    assert data.y_val.tolist() == [2, 1]
+    assert data.x_test.sum() == 9
+    assert data.y_test is data.test.y
+    assert classes().weight_train is None
+
+
+def test_whoever_asks_for_an_absent_part_is_told_the_way() -> None:
+    data = classes(validation=None, test=None)
+    assert data.num_train == 4
+    for name in ("x_val", "y_val"):
+        with pytest.raises(
+            InvalidData, match=r"validation part of n: is absent; .*x_val and y_val"
+        ):
+            getattr(data, name)
+    for name in ("x_test", "y_test"):
+        with pytest.raises(InvalidData, match=r"test part of n: is absent; .*data\.from_arrays"):
+            getattr(data, name)
 
 
 def test_it_is_frozen() -> None:
@@ -66,6 +104,12 @@ def spoiled(row: int, column: int, value: float, rows: int = 4) -> torch.Tensor:
         ({"x_train": torch.zeros(4, 2)}, "x_train = shape"),
         ({"x_train": torch.zeros(4, 3).double()}, "x_train = torch.float64"),
         ({"y_train": torch.zeros(3).long()}, "y_train = 3 rows"),
+        ({"weight_train": torch.ones(3)}, r"weight_train = torch.float32 \(3,\): .* \[4\]"),
+        ({"weight_train": torch.ones(4).double()}, "weight_train = torch.float64"),
+        ({"weight_train": torch.tensor([1.0, 0.0, -1.0, 1.0])}, "weight_train, row 2 = -1.0"),
+        ({"weight_val": torch.tensor([1.0, float("inf")])}, "weight_val, row 1 = inf: must be fin"),
+        ({"weight_train": torch.tensor([float("nan")] * 4)}, "weight_train, row 0 = nan"),
+        ({"weight_val": torch.zeros(2)}, "weight_val = all 0: some must be above 0"),
         ({"task": "regression"}, "task = regression"),
         ({"augment": "mixup"}, "augment = mixup"),
         ({"augment": "crop_flip"}, "images only"),

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gossamer.data import describe, load, load_ood, names
+from gossamer.data import Description, describe, load, load_ood, names, registry
+from gossamer.data.build import RawData
 from gossamer.data.readers.remote import REMOTES
 from gossamer.errors import InvalidData
 
@@ -54,3 +56,18 @@ def test_not_found_says_where_and_what_next(tmp_path: Path, name: str) -> None:
     step = f"gossamer data get {name} --data-dir DIR" if name in REMOTES else ".npz (X, y"
     assert step in said or "_test" in said
     assert "\n" not in said
+
+
+def test_a_set_without_a_test_part_trains_and_is_no_out_of_distribution_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    about = Description("untested", "regression", "20 × 2", "a set of one part", "embedded")
+    source = registry.make_source(
+        about, lambda _, __: RawData("untested", x, x.sum(1), np.arange(20))
+    )
+    monkeypatch.setitem(registry.SOURCES, "untested", source)
+    data = load("untested", validation_fraction=0.25)
+    assert (data.num_train, len(data.x_val), data.test) == (15, 5, None)
+    with pytest.raises(InvalidData, match="data set 'untested': has no test part"):
+        load_ood("untested", None, data.preparation)

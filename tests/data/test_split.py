@@ -54,6 +54,16 @@ def test_limit_takes_exactly_so_many_and_shrinks_validation() -> None:
     assert (len(whole.train), len(whole.validation)) == (900, 100)
 
 
+def test_no_fraction_leaves_every_row_in_training() -> None:
+    rows = np.arange(5, 25)
+    split = cut_validation(rows, None, fraction=0.0, seed=3, limit_train=None)
+    assert split.validation is None
+    assert sorted(split.train) == rows.tolist()
+    assert split.train.tolist() != rows.tolist()
+    alone = cut_validation(np.arange(1), None, fraction=0.0, seed=0, limit_train=None)
+    assert alone.train.tolist() == [0]
+
+
 def test_own_validation_part_leaves_training_whole() -> None:
     rows = shuffle_train(np.arange(20), seed=1, limit_train=None)
     assert sorted(rows) == list(range(20))
@@ -63,7 +73,8 @@ def test_own_validation_part_leaves_training_whole() -> None:
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"fraction": 0.0}, "validation_fraction"),
+        ({"fraction": -0.1}, "validation_fraction"),
+        ({"fraction": 0.0, "seed": -1}, "seed"),
         ({"fraction": 1.0}, "validation_fraction"),
         ({"fraction": float("nan")}, "validation_fraction"),
         ({"seed": -1}, "seed"),

@@ -120,8 +120,8 @@ def _facts(found: DataSet) -> dict[str, Any]:
         "input_shape": list(found.input_shape),
         "target": target,
         "train": found.num_train,
-        "validation": len(found.x_val),
-        "test": len(found.x_test),
+        "validation": 0 if found.validation is None else len(found.x_val),
+        "test": 0 if found.test is None else len(found.x_test),
     }
     if found.class_names is not None:
         counts = found.y_train.bincount(minlength=found.output_size).tolist()

@@ -6,9 +6,9 @@ the table of known sets, ``split`` cuts the parts, and ``build`` makes a :class:
 
 from __future__ import annotations
 
-from gossamer.data.batching import batches
-from gossamer.data.dataset import DataSet
-from gossamer.data.loading import load, load_inputs, load_ood
+from gossamer.data.batching import batches, row_batches
+from gossamer.data.dataset import DataSet, Rows
+from gossamer.data.loading import from_arrays, load, load_inputs, load_ood
 from gossamer.data.prepare.augment import crop_flip
 from gossamer.data.prepare.preparation import Preparation
 from gossamer.data.readers import synthetic
@@ -19,13 +19,16 @@ __all__ = [
     "DataSet",
     "Description",
     "Preparation",
+    "Rows",
     "batches",
     "crop_flip",
     "describe",
     "download",
+    "from_arrays",
     "load",
     "load_inputs",
     "load_ood",
     "names",
+    "row_batches",
     "synthetic",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gossamer.data.dataset import DataSet
+from gossamer.data.dataset import DataSet, Rows
 from gossamer.data.prepare.preparation import fit_preparation
 from gossamer.data.prepare.table_input import Columns
 from gossamer.data.prepare.target import Task, check_target, infer_task, labels_of
@@ -26,8 +26,10 @@ class RawData:
         x: Columns by name, or an array: [N, D], [N, H, W], [N, C, H, W] or [N, H, W, C].
         y: Raw target, [N] or [N, D].
         train: Row numbers of the training part, from which validation is cut.
-        test: Row numbers of the test part.
+        test: Row numbers of the test part; ``None`` for a set without one.
         validation: Row numbers of the validation part, where the set brings its own.
+        weight: How much each row counts, [N]; read for the training part and for a validation part
+            that is cut from it.
         task: The task, or ``None`` to infer it.
         target: The target's name.
         label_names: Names of the classes where the labels are known to be 0 .. C-1.
@@ -43,8 +45,9 @@ class RawData:
     x: Columns | NDArray[Any]
     y: NDArray[Any]
     train: RowNumbers
-    test: RowNumbers
+    test: RowNumbers | None = None
     validation: RowNumbers | None = None
+    weight: NDArray[np.float64] | None = None
     task: Task | None = None
     target: str = "y"
     label_names: tuple[str, ...] | None = None
@@ -71,8 +74,8 @@ def build_dataset(
     Args:
         raw: What the reader found.
         task: Overrides the reader's; inferred where neither says.
-        validation_fraction: Share of validation among training and validation, in (0, 1); not used
-            where the set brings its own validation part.
+        validation_fraction: Share of validation among training and validation, in [0, 1), where 0
+            leaves the part out; not used where the set brings its own validation part.
         seed: Decides which rows validate, and which ones train under ``limit_train``.
         limit_train: At most this many training examples.
     """
@@ -106,20 +109,20 @@ def build_dataset(
             for (shown, length), start in zip(y_parts, starts, strict=False)
         ]
     )
+
     # Part by part, so that of a large image set only one float32 copy is ever made.
-    x_train, x_val, x_test = (
-        preparation.prepare(_rows_of(raw.x, rows)) for rows in (*split, raw.test)
-    )
+    def part(rows: RowNumbers, weight: NDArray[np.float64] | None = None) -> Rows:
+        x = preparation.prepare(_rows_of(raw.x, rows))
+        return Rows(x, y[rows], None if weight is None else torch.from_numpy(weight[rows]).float())
+
+    cut_weight = raw.weight if raw.validation is None else None
     return DataSet(
         raw.name,
         chosen,
-        x_train,
-        y[split.train],
-        x_val,
-        y[split.validation],
-        x_test,
-        y[raw.test],
+        part(split.train, raw.weight),
         preparation,
+        None if split.validation is None else part(split.validation, cut_weight),
+        None if raw.test is None else part(raw.test),
         raw.augment,
         notes,
     )
@@ -127,7 +130,7 @@ def build_dataset(
 
 def _split(raw: RawData, task: Task, fraction: float, seed: int, limit_train: int | None) -> Split:
     for part, rows in (("training", raw.train), ("test", raw.test)):
-        if len(rows) == 0:
+        if rows is not None and len(rows) == 0:
             raise InvalidData(f"{part} part of {raw.name}", None, "holds no example", "add some")
     if raw.validation is not None:
         return Split(shuffle_train(raw.train, seed=seed, limit_train=limit_train), raw.validation)

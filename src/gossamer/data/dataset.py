@@ -1,8 +1,9 @@
-"""DataSet: what a reader returns and training consumes, checked when it is made."""
+"""DataSet: the prepared parts that training consumes, checked when it is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,31 +16,54 @@ from gossamer.errors import InvalidData
 # Rows looked at together when searching for non-finite values: bounds the memory of the search.
 _BLOCK = 4096
 
+# How whoever asks for an absent part gets it.
+_WAYS = {
+    "validation": "load the set with a validation_fraction above 0, or give x_val and y_val",
+    "test": "give x_test and y_test to gossamer.data.from_arrays, or load a set that has one",
+}
+
+
+class Rows(NamedTuple):
+    """Examples that belong together: a part of a set, or a batch of one.
+
+    Attributes:
+        x: Inputs, [N, ...].
+        y: Targets, [N] or [N, D].
+        weight: How much each example counts, [N]; ``None`` where all count alike.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Training, validation and test part, prepared.
+    """Training, validation and test part, prepared; the last two may be absent.
+
+    ``x_train``, ``y_val`` and so on are the tensors of the parts. To ask for one of a part that is
+    absent is an error that says how to get the part; ``validation is None`` and ``test is None``
+    ask whether it is there.
 
     Attributes:
         name: Name or path it was loaded from.
         task: ``"classification"`` or ``"regression"``.
-        x_train: float32 [N, features] or [N, C, H, W]; likewise ``x_val`` and ``x_test``.
-        y_train: int64 [N] class indices; or float32 [N] or [N, D], standardised; likewise
-            ``y_val``, ``y_test``.
+        train: The training part. ``x`` is float32 [N, features] or [N, C, H, W]; ``y`` is int64 [N]
+            class indices, or float32 [N] or [N, D], standardised; ``weight`` is float32 [N],
+            finite, no less than 0 and somewhere above it.
         preparation: How raw input became x, and how outputs become original units.
+        validation: The validation part, or ``None``.
+        test: The test part, or ``None``.
         augment: ``None``, or the name of the augmentation that suits the set: ``"crop_flip"``.
         notes: What was inferred rather than told, one sentence each.
     """
 
     name: str
     task: Task
-    x_train: Tensor
-    y_train: Tensor
-    x_val: Tensor
-    y_val: Tensor
-    x_test: Tensor
-    y_test: Tensor
+    train: Rows
     preparation: Preparation
+    validation: Rows | None = None
+    test: Rows | None = None
     augment: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -54,13 +78,49 @@ class DataSet:
             )
         if self.augment is not None and self.preparation.kind != "image":
             raise InvalidData("augment", self.augment, "is for images only")
-        for part in ("train", "val", "test"):
-            self._check_part(part)
+        for part, rows in (("train", self.train), ("val", self.validation), ("test", self.test)):
+            if rows is not None:
+                self._check_part(part, rows)
 
     @property
     def num_train(self) -> int:
         """Number of training examples."""
-        return len(self.x_train)
+        return len(self.train.x)
+
+    @property
+    def x_train(self) -> Tensor:
+        """Inputs of the training part."""
+        return self.train.x
+
+    @property
+    def y_train(self) -> Tensor:
+        """Targets of the training part."""
+        return self.train.y
+
+    @property
+    def weight_train(self) -> Tensor | None:
+        """Weights of the training examples, float32 [N]; ``None`` where all count alike."""
+        return self.train.weight
+
+    @property
+    def x_val(self) -> Tensor:
+        """Inputs of the validation part."""
+        return self._present("validation").x
+
+    @property
+    def y_val(self) -> Tensor:
+        """Targets of the validation part."""
+        return self._present("validation").y
+
+    @property
+    def x_test(self) -> Tensor:
+        """Inputs of the test part."""
+        return self._present("test").x
+
+    @property
+    def y_test(self) -> Tensor:
+        """Targets of the test part."""
+        return self._present("test").y
 
     @property
     def num_classes(self) -> int | None:
@@ -82,13 +142,16 @@ class DataSet:
         """Number of classes, or of target dimensions."""
         return self.preparation.output_size
 
-    def _check_part(self, part: str) -> None:
-        x: Tensor = getattr(self, f"x_{part}")
-        y: Tensor = getattr(self, f"y_{part}")
+    def _present(self, part: Literal["validation", "test"]) -> Rows:
+        rows = self.validation if part == "validation" else self.test
+        if rows is None:
+            raise InvalidData(f"{part} part of {self.name}", None, "is absent", _WAYS[part])
+        return rows
+
+    def _check_part(self, part: str, rows: Rows) -> None:
+        x, y, weight = rows
         if len(x) == 0:
-            raise InvalidData(
-                f"x_{part}", None, "holds no example", "every part needs at least one"
-            )
+            raise InvalidData(f"x_{part}", None, "holds no example", "leave an empty part out")
         if tuple(x.shape[1:]) != self.input_shape:
             raise InvalidData(
                 f"x_{part}", f"shape {tuple(x.shape)}", f"must be [N, *{self.input_shape}]"
@@ -102,6 +165,8 @@ class DataSet:
             self._check_labels(f"y_{part}", y)
         else:
             self._check_values(f"y_{part}", y)
+        if weight is not None:
+            _check_weight(f"weight_{part}", weight, len(x))
 
     def _check_labels(self, name: str, y: Tensor) -> None:
         if y.dtype != torch.int64 or y.ndim != 1:
@@ -135,3 +200,17 @@ class DataSet:
                     "must be finite",
                     "correct or remove the row",
                 )
+
+
+def _check_weight(name: str, weight: Tensor, count: int) -> None:
+    if weight.dtype != torch.float32 or weight.shape != (count,):
+        shown = f"{weight.dtype} {tuple(weight.shape)}"
+        raise InvalidData(name, shown, f"must be torch.float32 [{count}], one for each example")
+    bad = torch.nonzero(~(torch.isfinite(weight) & (weight >= 0)))
+    if len(bad):
+        row = int(bad[0])
+        raise InvalidData(f"{name}, row {row}", float(weight[row]), "must be finite and 0 or more")
+    if not weight.any():
+        raise InvalidData(
+            name, "all 0", "some must be above 0", "give more rows a weight, or another seed"
+        )

@@ -1,4 +1,4 @@
-"""Loading by name or path: a name of the table or a file in, a DataSet or raw inputs out."""
+"""Loading: a name of the table, a file or arrays in, a DataSet or raw inputs out."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ from gossamer.data.dataset import DataSet
 from gossamer.data.prepare.preparation import Preparation
 from gossamer.data.prepare.target import Task, check_task
 from gossamer.data.readers.arrays import read_array_inputs, read_arrays
+from gossamer.data.readers.parts import (
+    Inputs,
+    Part,
+    Values,
+    join_parts,
+    optional_part,
+    raw_inputs,
+    raw_values,
+)
 from gossamer.data.readers.table_files import read_columns, read_table
 from gossamer.data.registry import SOURCES, DataDir, names
 from gossamer.data.split import refuse_split
@@ -44,7 +53,8 @@ def load(
         target: Target column of a ``.csv`` or ``.parquet`` file.
         task: ``"classification"`` or ``"regression"``; inferred for files if ``None``, see
             ``DataSet.notes``.
-        validation_fraction: Share of validation among training and validation, in (0, 1).
+        validation_fraction: Share of validation among training and validation, in [0, 1); 0 leaves
+            the part out.
         seed: Decides which rows validate, and which ones train under ``limit_train``; the test part
             never moves.
         limit_train: At most this many training examples.
@@ -60,6 +70,62 @@ def load(
         seed=seed,
         limit_train=limit_train,
     )
+
+
+def from_arrays(
+    x: Inputs,
+    y: Values,
+    *,
+    task: Task | None = None,
+    validation_fraction: float = 0.1,
+    x_val: Inputs | None = None,
+    y_val: Values | None = None,
+    x_test: Inputs | None = None,
+    y_test: Values | None = None,
+    weight: Values | None = None,
+    seed: int = 0,
+    name: str = "arrays",
+    target: str = "y",
+) -> DataSet:
+    """Makes a data set of values in memory, prepared as those of a file are.
+
+    Scales come from the training rows alone, whatever their weights.
+
+    Args:
+        x: Raw inputs to train on: an array [N, D], images, or columns by name (a mapping or a data
+            frame), of which texts become categories.
+        y: Raw targets: labels [N], or numbers [N] or [N, D].
+        task: ``"classification"`` or ``"regression"``; inferred if ``None``, see ``DataSet.notes``.
+        validation_fraction: Share of the rows that validates, in [0, 1); 0 leaves the part out. Not
+            used beside ``x_val``.
+        x_val: Raw inputs of a validation part of your own; then all of ``x`` is trained on.
+        y_val: Its targets.
+        x_test: Raw inputs of a test part; there is none without it.
+        y_test: Its targets.
+        weight: How much each row of ``x`` counts, [N], finite, no less than 0 and somewhere above
+            it; it goes with the rows into the training part and into a validation part cut from it.
+        seed: Decides which rows validate, and the order of the others.
+        name: What messages call the set.
+        target: What messages and answers call the target.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).normal(size=(100, 3))
+        >>> data = from_arrays(x, x.sum(1), validation_fraction=0.2)
+        >>> len(data.x_train), len(data.x_val), data.test is None
+        (80, 20, True)
+    """
+    check_task(task)
+    raw = join_parts(
+        name,
+        Part("x", "y", raw_inputs("x", x), raw_values(y)),
+        validation=optional_part("x_val", "y_val", x_val, y_val),
+        test=optional_part("x_test", "y_test", x_test, y_test),
+        weight=weight,
+        task=task,
+        target=target,
+    )
+    return build_dataset(raw, validation_fraction=validation_fraction, seed=seed)
 
 
 def load_inputs(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | NDArray[Any]:

@@ -71,12 +71,15 @@ def _get(name: str) -> str:
 
 def _test_inputs(read: Callable[[DataDir, int], RawData], data_dir: DataDir) -> NDArray[Any]:
     raw = read(data_dir, 0)
+    if raw.test is None:
+        raise InvalidData(f"data set {raw.name!r}", None, "has no test part", "use another set")
     if not isinstance(raw.x, np.ndarray):
         return np.stack([values[raw.test] for values in raw.x.values()], axis=1)
     return np.asarray(raw.x[raw.test])
 
 
-def _source(about: Description, read: Callable[[DataDir, int], RawData]) -> Source:
+def make_source(about: Description, read: Callable[[DataDir, int], RawData]) -> Source:
+    """A source whose out-of-distribution inputs are the test part of what it reads."""
     return Source(about, read, partial(_test_inputs, read))
 
 
@@ -174,24 +177,24 @@ _UCI = {
 }
 
 _ROWS = (
-    _source(
+    make_source(
         Description(
             "digits", "classification", "1,797 × 1×8×8", "handwritten digits, small", "embedded"
         ),
         partial(_embedded, read_digits),
     ),
-    _source(
+    make_source(
         Description(
             "breast_cancer", "classification", "569 × 30", "malignant or benign tumours", "embedded"
         ),
         partial(_embedded, read_breast_cancer),
     ),
-    _source(
+    make_source(
         Description("diabetes", "regression", "442 × 10", "progression of diabetes", "embedded"),
         partial(_embedded, read_diabetes),
     ),
     *(
-        _source(
+        make_source(
             Description(
                 *(name, example.task, f"11,000 × {example.num_features:,}"),
                 f"simulated: {len(example.true_variables)} variables matter",
@@ -201,19 +204,19 @@ _ROWS = (
         )
         for name, example in EXAMPLES.items()
     ),
-    _source(
+    make_source(
         Description(
             "mnist", "classification", "70,000 × 1×28×28", "handwritten digits", "download"
         ),
         partial(_idx, "mnist", _MNIST_PLACES, tuple("0123456789")),
     ),
-    _source(
+    make_source(
         Description(
             "fashion_mnist", "classification", "70,000 × 1×28×28", "pieces of clothing", "download"
         ),
         partial(_idx, "fashion_mnist", _FASHION_PLACES, _FASHION_NAMES),
     ),
-    _source(
+    make_source(
         Description(
             "cifar10", "classification", "60,000 × 3×32×32", "photographs, 10 classes", "download"
         ),
@@ -232,7 +235,7 @@ _ROWS = (
         "svhn_recropped_test_5k.npz",
     ),
     *(
-        _source(Description(name, "regression", size, text, "file"), partial(_uci, name))
+        make_source(Description(name, "regression", size, text, "file"), partial(_uci, name))
         for name, (size, text) in _UCI.items()
     ),
 )

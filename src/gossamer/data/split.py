@@ -17,10 +17,10 @@ _TEST_SEED = 20240
 
 
 class Split(NamedTuple):
-    """Row numbers of the training and the validation part."""
+    """Row numbers of the training part and, where there is one, of the validation part."""
 
     train: RowNumbers
-    validation: RowNumbers
+    validation: RowNumbers | None
 
 
 def hold_out_test(num_rows: int, strata: NDArray[Any] | None) -> tuple[RowNumbers, RowNumbers]:
@@ -56,11 +56,17 @@ def cut_validation(
     Args:
         rows: Row numbers of the training part.
         strata: Class of each of these rows, or ``None``.
-        fraction: Share of validation among training and validation together, in (0, 1).
+        fraction: Share of validation among training and validation together, in [0, 1); 0 leaves
+            the part out.
         seed: Decides which rows, and their order.
         limit_train: At most this many training rows; validation shrinks in proportion.
     """
-    check_split_settings(fraction, seed, limit_train)
+    if not 0.0 <= fraction < 1.0:
+        rule = "must lie in [0, 1)"
+        raise InvalidValue("validation_fraction", fraction, rule, "0.1 is usual, 0 is for none")
+    if fraction == 0.0:
+        return Split(shuffle_train(rows, seed=seed, limit_train=limit_train), None)
+    _check_settings(seed, limit_train)
     if len(rows) < 2:
         raise InvalidData(
             "training part",
@@ -76,15 +82,12 @@ def cut_validation(
 
 
 def shuffle_train(rows: RowNumbers, *, seed: int, limit_train: int | None) -> RowNumbers:
-    """Shuffles the training rows of a set that brings its own validation part."""
-    check_split_settings(0.5, seed, limit_train)
+    """Shuffles the training rows where no validation part is cut from them."""
+    _check_settings(seed, limit_train)
     return np.random.default_rng(seed).permutation(rows)[:limit_train]
 
 
-def check_split_settings(fraction: float, seed: int, limit_train: int | None) -> None:
-    """Raises InvalidValue for a fraction, seed or limit outside its rule."""
-    if not 0.0 < fraction < 1.0:
-        raise InvalidValue("validation_fraction", fraction, "must lie in (0, 1)", "0.1 is usual")
+def _check_settings(seed: int, limit_train: int | None) -> None:
     if seed < 0:
         raise InvalidValue("seed", seed, "must be 0 or more")
     if limit_train is not None and limit_train < 1:

@@ -156,7 +156,7 @@ class TableInput:
             columns: All rows of each column, [N].
             rows: Row numbers of the training part; nothing else enters the scaling.
         """
-        _check_columns(columns)
+        check_columns(columns)
         return cls(tuple(Column.fit(name, values, rows) for name, values in columns.items()))
 
     def prepare(self, raw: Columns | NDArray[Any], target: str) -> Tensor:
@@ -227,11 +227,12 @@ class TableInput:
                 "the run was trained on " + ", ".join(self.names),
             )
         chosen = {name: np.asarray(raw[name]) for name in self.names}
-        _check_columns(chosen)
+        check_columns(chosen)
         return chosen
 
 
-def _check_columns(columns: Columns) -> None:
+def check_columns(columns: Columns) -> None:
+    """Raises InvalidData for columns that are none, empty, not [N] or of different lengths."""
     if not columns:
         raise InvalidData("columns", None, "there is no column besides the target", "add some")
     first = next(iter(columns))

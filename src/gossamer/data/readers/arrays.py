@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from gossamer.data.build import RawData
 from gossamer.data.prepare.target import Task
-from gossamer.data.prepare.values import as_numbers
+from gossamer.data.readers.parts import (
+    Part,
+    bools_as_numbers,
+    check_array,
+    check_rows,
+    join_parts,
+    optional_part,
+)
 from gossamer.data.split import refuse_split
 from gossamer.errors import InvalidData, InvalidValue
 
@@ -68,26 +75,12 @@ def read_arrays(path: Path, *, task: Task | None = None, split: int = 0) -> RawD
             f"needs x_train, y_train, x_test, y_test; {', '.join(missing)} missing",
             hint,
         )
-    has_validation = "x_val" in arrays or "y_val" in arrays
-    parts = ["train", "val", "test"] if has_validation else ["train", "test"]
-    for part in parts:
-        _check_part(arrays, part)
-    lengths = [len(arrays[f"y_{part}"]) for part in parts]
-    stops = np.cumsum(lengths)
-    rows = {
-        part: np.arange(stop - length, stop, dtype=np.int64)
-        for part, length, stop in zip(parts, lengths, stops, strict=True)
-    }
-    return RawData(
+    return join_parts(
         str(path),
-        _as_numbers(np.concatenate([arrays[f"x_{part}"] for part in parts])),
-        np.concatenate([arrays[f"y_{part}"] for part in parts]),
-        rows["train"],
-        rows["test"],
-        validation=rows.get("val"),
+        Part("x_train", "y_train", arrays["x_train"], arrays["y_train"]),
+        validation=optional_part("x_val", "y_val", arrays.get("x_val"), arrays.get("y_val")),
+        test=Part("x_test", "y_test", arrays["x_test"], arrays["y_test"]),
         task=task,
-        normalise=True,
-        y_parts=tuple((f"y_{part}", length) for part, length in zip(parts, lengths, strict=True)),
     )
 
 
@@ -109,8 +102,8 @@ def read_array_inputs(path: Path) -> NDArray[Any]:
 
 def _with_splits(path: Path, arrays: Arrays, task: Task | None, split: int) -> RawData:
     x, y = arrays["X"], arrays["y"]
-    _check_x("X", x)
-    _check_rows("y", y, "X", x)
+    check_array("X", x)
+    check_rows("y", y, "X", len(x))
     train_idx, test_idx = arrays["train_idx"], arrays["test_idx"]
     for name, rows in (("train_idx", train_idx), ("test_idx", test_idx)):
         if rows.ndim != 2 or rows.dtype.kind not in "iu" or len(rows) != len(train_idx):
@@ -135,66 +128,5 @@ def _with_splits(path: Path, arrays: Arrays, task: Task | None, split: int) -> R
         )
     notes = (f"split {split} of {len(train_idx)}",)
     return RawData(
-        str(path), _as_numbers(x), y, train, test, task=task, normalise=True, notes=notes
+        str(path), bools_as_numbers(x), y, train, test, task=task, normalise=True, notes=notes
     )
-
-
-def _check_part(arrays: Arrays, part: str) -> None:
-    for key in (f"x_{part}", f"y_{part}"):
-        if key not in arrays:
-            raise InvalidData(key, None, "is missing though its partner is there", "add it")
-    x, first = arrays[f"x_{part}"], arrays["x_train"]
-    _check_x(f"x_{part}", x)
-    _check_rows(f"y_{part}", arrays[f"y_{part}"], f"x_{part}", x)
-    if x.shape[1:] != first.shape[1:]:
-        raise InvalidData(
-            f"x_{part}", f"shape {x.shape}", f"must match x_train beyond the rows: {first.shape}"
-        )
-    # Pixels of two dtypes mean two scales; a table of whole numbers may sit beside one of decimals.
-    if x.ndim > 2 and x.dtype != first.dtype:
-        raise InvalidData(
-            f"x_{part}", f"dtype {x.dtype}", f"must match x_train: {first.dtype}", "convert it"
-        )
-    y, first_y = arrays[f"y_{part}"], arrays["y_train"]
-    # Labels beside decimals would join to decimals, and turn a classification into a regression.
-    if y.shape[1:] != first_y.shape[1:] or _sort(y) != _sort(first_y):
-        raise InvalidData(
-            f"y_{part}",
-            f"{y.dtype} {y.shape}",
-            f"must match y_train beyond the rows: {first_y.dtype} {first_y.shape}",
-        )
-
-
-def _as_numbers(x: NDArray[Any]) -> NDArray[Any]:
-    """Bools in an array are 0 and 1; only in a table of named columns they are categories."""
-    return x.astype(np.uint8) if x.dtype.kind == "b" else x
-
-
-def _check_x(name: str, x: NDArray[Any]) -> None:
-    if x.ndim < 2 or 0 in x.shape:
-        raise InvalidData(
-            name,
-            f"shape {x.shape}",
-            "must be [N, columns] or images, with at least one row",
-            "reshape one column to [N, 1]",
-        )
-    if x.dtype.kind not in "iufbU" or (x.dtype.kind in "Ub" and x.ndim > 2):
-        raise InvalidData(name, f"dtype {x.dtype}", "must hold numbers", "convert it")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row, *rest = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
-        if x.ndim > 2:
-            raise InvalidData(
-                f"{name}, row {row}, pixel {rest}", str(x[row][tuple(rest)]), "must be finite"
-            )
-        as_numbers(f"{name}: x{rest[0]}", x[:, rest[0]])
-
-
-def _sort(y: NDArray[Any]) -> str:
-    return "integer" if y.dtype.kind in "iu" else y.dtype.kind
-
-
-def _check_rows(y_name: str, y: NDArray[Any], x_name: str, x: NDArray[Any]) -> None:
-    if y.ndim == 0 or len(y) != len(x):
-        raise InvalidData(
-            y_name, f"shape {y.shape}", f"must have as many rows as {x_name}: {len(x)}"
-        )

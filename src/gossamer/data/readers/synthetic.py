@@ -134,7 +134,7 @@ class Simulation:
         """Cuts validation from the training set and standardises, as for every other set.
 
         Args:
-            validation_fraction: Share of validation among training and validation, in (0, 1).
+            validation_fraction: Share of validation among training and validation, in [0, 1).
             seed: Decides which rows validate; it draws no data.
             limit_train: At most this many training examples.
         """
