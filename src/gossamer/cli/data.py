@@ -130,7 +130,7 @@ def _facts(found: DataSet) -> dict[str, Any]:
         original = found.preparation.target_to_original(found.y_train.double())
         facts["target_mean"] = original.mean(0).tolist()
         facts["target_std"] = original.std(0).tolist()
-    columns = found.preparation.inputs.to_json().get("columns")
+    columns = found.preparation.to_json()["inputs"].get("columns")
     if columns is not None:
         facts["columns"] = {column["name"]: column["dtype"] for column in columns}
     facts["augment"] = found.augment

@@ -30,6 +30,43 @@ def test_json_round_trip_through_text(preparation: Preparation) -> None:
     assert again == preparation
 
 
+def test_what_is_stored() -> None:
+    """Runs keep this file: another form of it needs another schema."""
+    assert TABLE.to_json() == {
+        "schema": 1,
+        "inputs": {
+            "kind": "table",
+            "columns": [
+                {"name": "a", "dtype": "float", "mean": 0.1, "scale": 1 / 3, "categories": None},
+                {"name": "b", "dtype": "str", "mean": 0.0, "scale": 1.0, "categories": ["x", "y"]},
+            ],
+        },
+        "target": {
+            "task": "regression",
+            "name": "price",
+            "mean": [10.0],
+            "scale": [4.0],
+            "vector": False,
+        },
+    }
+    assert IMAGES.to_json() == {
+        "schema": 1,
+        "inputs": {
+            "kind": "image",
+            "shape": [1, 2, 2],
+            "divisor": 255.0,
+            "mean": [0.3],
+            "std": [0.7],
+        },
+        "target": {
+            "task": "classification",
+            "name": "y",
+            "labels": ["0", "1"],
+            "names": ["no", "yes"],
+        },
+    }
+
+
 def test_round_trip_prepares_bit_for_bit() -> None:
     again = Preparation.from_json(json.loads(json.dumps(TABLE.to_json())))
     raw = {"b": np.array(["x", "y"]), "a": np.array([0.123456789, 1e-9])}

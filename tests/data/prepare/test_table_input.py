@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -123,7 +125,7 @@ def test_tables_that_are_none(columns: dict[str, np.ndarray], said: str) -> None
 
 
 def test_json_round_trip() -> None:
-    assert TableInput.from_json(fitted().to_json()) == fitted()
+    assert TableInput.from_json(asdict(fitted())) == fitted()
 
 
 def test_damaged_columns() -> None:

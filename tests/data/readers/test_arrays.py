@@ -132,7 +132,7 @@ def test_faults_are_named(tmp_path: Path, changes: dict[str, Any], said: str) ->
 def test_text_columns_in_an_array(tmp_path: Path) -> None:
     x = np.array([["1.5", "red"], ["2.5", "blue"]])[np.arange(40) % 2]
     data = load(save(tmp_path, **table(x_train=x, x_test=x[:12])))
-    assert data.preparation.inputs.to_json()["columns"][1]["categories"] == ["blue", "red"]
+    assert data.preparation.to_json()["inputs"]["columns"][1]["categories"] == ["blue", "red"]
 
 
 def test_objects_are_refused_so_that_nothing_runs(tmp_path: Path) -> None:

@@ -117,19 +117,9 @@ class ImageInput:
         """Names one value of an example, for messages."""
         return "pixel [" + ", ".join(map(str, index)) + "]"
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            "kind": self.kind,
-            "shape": list(self.shape),
-            "divisor": self.divisor,
-            "mean": None if self.mean is None else list(self.mean),
-            "std": None if self.std is None else list(self.std),
-        }
-
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ImageInput:
-        """Rebuilds from :meth:`to_json`'s values."""
+        """Rebuilds from the values that ``Preparation.to_json`` gives."""
         channels, height, width = (int(size) for size in data["shape"])
         mean, std = data["mean"], data["std"]
         return cls(

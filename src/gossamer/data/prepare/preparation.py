@@ -7,7 +7,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -123,11 +123,7 @@ class Preparation:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; :meth:`from_json` gives back an equal preparation."""
-        return {
-            "schema": SCHEMA,
-            "inputs": self.inputs.to_json(),
-            "target": self.target.to_json(),
-        }
+        return {"schema": SCHEMA, **asdict(self, dict_factory=_with_lists)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Preparation:
@@ -169,6 +165,10 @@ class Preparation:
                 f"must end in the target's {self.target.size} dimensions",
             )
         return self.target
+
+
+def _with_lists(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
 
 
 def _inputs_from_json(data: dict[str, Any]) -> ImageInput | TableInput:

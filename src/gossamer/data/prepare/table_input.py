@@ -109,19 +109,9 @@ class Column:
             return [self.name]
         return [f"{self.name}={category}" for category in self.categories]
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "mean": self.mean,
-            "scale": self.scale,
-            "categories": None if self.categories is None else list(self.categories),
-        }
-
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Column:
-        """Rebuilds from :meth:`to_json`'s values."""
+        """Rebuilds from the values that ``Preparation.to_json`` gives."""
         categories = data["categories"]
         if data["dtype"] not in ("int", "float", "str"):
             raise InvalidData(
@@ -194,13 +184,9 @@ class TableInput:
         """Names one value of an example, for messages."""
         return f"column {self.features[index[0]]!r}"
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {"kind": self.kind, "columns": [column.to_json() for column in self.columns]}
-
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableInput:
-        """Rebuilds from :meth:`to_json`'s values."""
+        """Rebuilds from the values that ``Preparation.to_json`` gives."""
         return cls(tuple(Column.from_json(column) for column in data["columns"]))
 
     def _by_name(self, raw: Columns | NDArray[Any], target: str) -> Columns:

@@ -131,15 +131,6 @@ class ClassTarget:
                 )
         return torch.tensor([index[text] for text in texts], dtype=torch.int64)
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            "task": self.task,
-            "name": self.name,
-            "labels": list(self.labels),
-            "names": list(self.names),
-        }
-
 
 @dataclass(frozen=True)
 class ValueTarget:
@@ -198,22 +189,12 @@ class ValueTarget:
         scaled = torch.from_numpy((values - np.array(self.mean)) / np.array(self.scale)).float()
         return scaled if self.vector else scaled[:, 0]
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            "task": self.task,
-            "name": self.name,
-            "mean": list(self.mean),
-            "scale": list(self.scale),
-            "vector": self.vector,
-        }
-
 
 Target = ClassTarget | ValueTarget
 
 
 def target_from_json(data: dict[str, Any]) -> Target:
-    """Rebuilds a target from :meth:`to_json`'s values."""
+    """Rebuilds a target from the values that ``Preparation.to_json`` gives."""
     if data["task"] == "classification":
         return ClassTarget(data["name"], tuple(data["labels"]), tuple(data["names"]))
     if data["task"] == "regression":
