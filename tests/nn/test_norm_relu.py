@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from torch.nn import functional as F
 
 import gossamer as gs
 from cases.engines import ISAS, needs_native, using
-from gossamer.models import build_model, norm_relu
-from gossamer.nn import NativeBatchNorm
+from gossamer.models import FusingNorm, build_model, norm_relu
+from gossamer.nn import NativeBatchNorm, batchnorm
 from gossamer.nn.batchnorm import use_native_batchnorm
 
 pytestmark = needs_native
@@ -189,6 +190,19 @@ def test_who_watches_sees_the_steps():
             dual = tail(forward_ad.make_dual(x, torch.ones_like(x)), residual)
             tangents.append(forward_ad.unpack_dual(dual).tangent)
     torch.testing.assert_close(*tangents)
+
+
+@pytest.mark.parametrize(
+    "kind", [batchnorm.BatchNorm1d, batchnorm.BatchNorm2d, batchnorm.BatchNorm3d]
+)
+def test_the_engine_s_layers_keep_the_contract(kind):
+    """What ``models`` writes down and what ``nn`` offers: the same names, orders and defaults."""
+    assert isinstance(kind(3), FusingNorm)
+    assert not isinstance(kind.__mro__[2](3), FusingNorm)  # torch's own
+    for name in ("fuses", "forward"):
+        told, kept = (inspect.signature(getattr(owner, name)) for owner in (FusingNorm, kind))
+        assert list(told.parameters.values()) == list(kept.parameters.values())
+        assert told.return_annotation == kept.return_annotation
 
 
 @pytest.mark.parametrize("watched", ["norm", "relu"])

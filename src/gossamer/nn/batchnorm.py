@@ -17,10 +17,13 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class NativeBatchNorm(_BatchNorm):
-    """What the layers of all dimensions share."""
+    """What the layers of all dimensions share.
+
+    They keep the contract ``gossamer.models.FusingNorm``, by which ``norm_relu`` finds them.
+    """
 
     def fuses(self, relu: nn.Module) -> bool:
-        """Whether this layer may do what that one would do after it: nobody watches either."""
+        """Whether this layer may do the work of the one after it: a ReLU, and no hook on either."""
         modules = (self, relu)
         return type(relu) is nn.ReLU and not any(getattr(m, h) for m in modules for h in _HOOKS)
 
@@ -31,7 +34,7 @@ class NativeBatchNorm(_BatchNorm):
         *,
         relu: bool = False,
     ) -> Tensor:
-        """As torch's layer; then the sum with a residual and a ReLU (``models.norm_relu``)."""
+        """As torch's layer; then the sum with a residual and a ReLU (``FusingNorm.forward``)."""
         if self._has_all(input, residual):
             if self.training:
                 return self._train(input, residual, relu=relu)
