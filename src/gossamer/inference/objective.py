@@ -76,8 +76,10 @@ class ELBO:
         accumulate: Calls per optimiser step, so that the schedule advances once per step.
 
     Example:
-        >>> elbo = ELBO(bnn, num_data=60_000, kl_weight=linear_warmup(1000))  # doctest: +SKIP
-        >>> loss = elbo(F.cross_entropy(bnn(x), y))  # doctest: +SKIP
+        >>> bnn = gossamer.to_bayesian(nn.Linear(4, 3))
+        >>> elbo = ELBO(bnn, num_data=60_000, kl_weight=gossamer.linear_warmup(1000, end=0.01))
+        >>> loss = elbo(nn.functional.cross_entropy(bnn(torch.randn(8, 4)), torch.zeros(8).long()))
+        >>> loss.backward()
     """
 
     def __init__(
@@ -155,6 +157,8 @@ class Energy:
         log_prior: From the network to log p(θ), 0-d and differentiable; ``None`` adds nothing.
 
     Example:
+        >>> from gossamer.core.priors import Laplace
+        >>> from gossamer.nn import weights_of
         >>> laplace = Laplace(scale=0.1)
         >>> def log_prior(model):
         ...     return sum(laplace.log_density(weight.values).sum() for weight in weights_of(model))

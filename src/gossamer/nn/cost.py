@@ -162,7 +162,10 @@ def summary(model: nn.Module, input_shape: Sequence[int] | None = None) -> Summa
             pass over zeros in evaluation mode; mode and BatchNorm statistics are restored.
 
     Example:
-        >>> print(summary(bnn, input_shape=(1, 28, 28)))  # doctest: +SKIP
+        >>> bnn = gossamer.to_bayesian(nn.Conv2d(1, 4, 3), sparsity=0.5)
+        >>> cost = summary(bnn, input_shape=(1, 28, 28))
+        >>> cost.nnz, cost.sparsity, cost.rows[0].forward_flops == 2 * 18 * 26 * 26
+        (18, 0.5, True)
     """
     positions = {} if input_shape is None else _count_positions(model, tuple(input_shape))
     rows = []

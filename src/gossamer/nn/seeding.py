@@ -31,8 +31,11 @@ def sampling(
             row and pixel.
 
     Example:
-        >>> with sampling(bnn.eval(), seed=0):  # doctest: +SKIP
-        ...     y = bnn(x)
+        >>> bnn, x = gossamer.to_bayesian(nn.Linear(4, 2)).eval(), torch.randn(3, 4)
+        >>> with sampling(bnn, seed=0):
+        ...     one, two = bnn(x), bnn(x)
+        >>> torch.equal(one, two), torch.equal(one, bnn(x))
+        (True, False)
     """
     if noise not in ("weight", "local"):
         raise UnknownName("noise", str(noise), ("weight", "local"))
