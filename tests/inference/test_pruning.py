@@ -35,12 +35,12 @@ def test_input_units_of_a_linear_layer_by_hand():
     weight = [[3.0, 0.1, -1.0, 0.0], [4.0, -0.1, 0.5, 0.0], [5.0, 0.1, 0.5, 0.2]]
     net = nn.Sequential(with_weight(nn.Linear(4, 3), weight))
     found = pruner(net, prune_threshold=0.02, spike_threshold=1.0)
-    parameter = found.groups[0].values
+    parameter = found.weights[0].values
     state = found.optimizer.state[parameter]
     for name in ("momentum_buffer", "rho", "noise"):
         state[name] = torch.arange(12.0).double()
     found.refresh()
-    layer = found.groups[0].layer
+    layer = found.weights[0].layer
     assert layer.leading() is parameter
     # Mean squares 50/3, 0.01, 0.5, 0.04/3: the second and fourth column leave.
     assert layer.support.positions().tolist() == [0, 2, 4, 6, 8, 10]
@@ -58,7 +58,7 @@ def test_feedback_counts_and_comes_back():
     net = nn.Sequential(with_weight(nn.Linear(4, 3), weight))
     found = pruner(net, pruning="dpf", prune_threshold=0.02, spike_threshold=1.0)
     found.refresh()
-    layer = found.groups[0].layer
+    layer = found.weights[0].layer
     assert layer.nnz == layer.leading().numel() == 12
     assert (found.remaining, found.hard_sparsity, found.soft_sparsity()) == (6, 0.5, 0.75)
     x = torch.eye(4).double()
@@ -77,7 +77,7 @@ def test_what_feedback_masks_is_under_the_spike_whatever_its_size():
     net = nn.Sequential(with_weight(nn.Linear(4, 3), weight))
     found = pruner(net, pruning="dpf", spike_threshold=1e-9)
     found.refresh(0.75)
-    decay = found.optimizer.state[found.groups[0].values]["decay"]
+    decay = found.optimizer.state[found.weights[0].values]["decay"]
     assert decay.tolist() == [1e-3, 0.5, 0.5, 0.5] * 3
     assert (found.hard_sparsity, found.soft_sparsity()) == (0.75, 0.75)
 
@@ -86,7 +86,7 @@ def test_the_effective_weights_go_away_after_an_exception():
     found = pruner(nn.Sequential(nn.Linear(6, 4)), pruning="dpf", prune_threshold=0.06)
     found.refresh()
     assert 0.0 < found.hard_sparsity < 1.0
-    parameter = found.groups[0].values
+    parameter = found.weights[0].values
     before = parameter.detach().clone()
     with found.effective():
         assert int((parameter == 0).sum()) == found.total - found.remaining
@@ -99,7 +99,7 @@ def test_a_gradient_at_the_masked_weights_reaches_the_masked_ones():
     """Eq. (8): the gradient at m⊙w, all of it, whichever weights are masked."""
     found = pruner(nn.Sequential(nn.Linear(6, 4)), pruning="dpf", prune_threshold=0.06)
     found.refresh()
-    layer = found.groups[0].layer
+    layer = found.weights[0].layer
     x, y = torch.randn(9, 6).double(), torch.randn(9, 4).double()
     masked = (layer.leading().detach() * found.masks["0"]).view(4, 6).requires_grad_()
     (wanted,) = torch.autograd.grad(
@@ -117,7 +117,7 @@ def test_masked_inputs_are_named_while_they_are_masked():
     net = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(12, 4))
     found = pruner(net, pruning="dpf", prune_threshold=0.03)
     found.refresh()
-    conv, linear = (group.layer for group in found.groups)
+    conv, linear = (group.layer for group in found.weights)
     columns = found.masks["2"].view(4, 12).any(0)
     assert 0 < int(columns.sum()) < 12
     with found.effective():
@@ -137,7 +137,7 @@ def test_masks_that_change_name_others():
         found.masks = {"0": mask}
         for _ in range(2):
             with found.effective():
-                seen.append(read_inputs(found.groups[0].layer))
+                seen.append(read_inputs(found.weights[0].layer))
     assert seen == [[3], [3], [5], [5]]
 
 
@@ -146,7 +146,7 @@ def test_every_name_of_a_shared_weight_reads_the_same():
     second.weight = first.weight
     found = pruner(nn.Sequential(first, second), pruning="dpf", prune_threshold=0.06)
     found.refresh()
-    (group,) = found.groups
+    (group,) = found.weights
     assert len(group.layers) == 2
     with found.effective():
         names = [read_inputs(layer) for layer in group.layers]
@@ -157,15 +157,15 @@ def test_a_layer_that_is_sparse_already_names_none():
     found = pruner(nn.Sequential(nn.Linear(12, 4)), 0.5, pruning="dpf", prune_threshold=0.03)
     found.refresh()
     with found.effective():
-        assert read_inputs(found.groups[0].layer) is None
+        assert read_inputs(found.weights[0].layer) is None
 
 
 def test_nor_does_one_that_has_lost_weights_since():
     found = pruner(nn.Sequential(nn.Linear(12, 4)))
-    layer = found.groups[0].layer
+    layer = found.weights[0].layer
     layer.note_read_inputs(torch.tensor([1]))
     assert read_inputs(layer) == [1]
-    found._shrink(found.groups[0], torch.arange(48) % 2 == 0)
+    found._shrink(found.weights[0], torch.arange(48) % 2 == 0)
     assert read_inputs(layer) is None
 
 
@@ -176,7 +176,7 @@ def test_other_weights_in_a_masked_network_are_read_whole():
     found.refresh()
     assert found.hard_sparsity > 0.0
     with found.effective():
-        layer = found.groups[0].layer
+        layer = found.weights[0].layer
         assert read_inputs(copy.deepcopy(layer)) is None
         with torch.nn.utils.stateless._reparametrize_module(found.model, dense):
             assert read_inputs(layer) is None
@@ -190,7 +190,7 @@ def test_the_last_group_stays_even_where_gone_ones_tie_with_it(pruning):
     """All statistics 0: the group that stays must be one that still has weights."""
     net = nn.Sequential(nn.Linear(5, 2))
     found = pruner(net, prune_threshold=0.1, pruning=pruning)
-    layer = found.groups[0].layer
+    layer = found.weights[0].layer
     with torch.no_grad():
         layer.leading().fill_(0.0)
         layer.leading()[3::5] = 9.0
@@ -205,12 +205,12 @@ def test_the_last_group_stays_even_where_gone_ones_tie_with_it(pruning):
 
 def test_refused_under_compile_with_nothing_changed():
     found = pruner(nn.Sequential(nn.Linear(5, 4)), prune_threshold=0.05)
-    parameter = found.groups[0].values
+    parameter = found.weights[0].values
     keep = torch.arange(20) % 2 == 0
     shapes = {k: v.shape for k, v in found.optimizer.state[parameter].items()}
 
     def step() -> None:
-        found._shrink(found.groups[0], keep)
+        found._shrink(found.weights[0], keep)
 
     with pytest.raises(Exception, match="between steps"):
         torch.compile(step, backend="eager")()
