@@ -61,4 +61,4 @@ fashion: $(READY) ## the Fashion-MNIST table of docs/results.md; needs DATA=fold
 	$(BIN)/gossamer reproduce li2024ssvi/fashion --data-dir $(DATA) --out $(RUNS)/fashion
 
 clean: ## remove the environment and caches, never runs
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info src/gossamer/ops/libgossamer.so
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info src/gossamer/ops/native/libgossamer.so

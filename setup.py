@@ -1,4 +1,4 @@
-"""Compiles the native engine (csrc/) into ``gossamer/ops/libgossamer.so``.
+"""Compiles the native engine (csrc/) into ``gossamer/ops/native/libgossamer.so``.
 
 Everything else is in pyproject.toml. The library knows nothing of Python or torch, so that one
 file serves every version of both; where it cannot be compiled the package installs without it and
@@ -26,7 +26,7 @@ class BuildLibrary(build_ext):
     """A shared library under its plain name, and a plain word where there is none."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """``gossamer/ops/libgossamer.so``, whatever the Python."""
+        """``gossamer/ops/native/libgossamer.so``, whatever the Python."""
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def build_extension(self, ext: Extension) -> None:
@@ -53,7 +53,7 @@ class PlatformWheel(bdist_wheel):
 setup(
     ext_modules=[
         Extension(
-            "gossamer.ops.libgossamer",
+            "gossamer.ops.native.libgossamer",
             sources=SOURCES,
             depends=HEADERS,
             language="c++",

@@ -111,7 +111,7 @@ GS_API int gs_posterior(int dtype, const GsPosterior* p, double* sum, int thread
       here.count = std::min(gs::WEIGHTS_PER_TASK, p->count - from);
       for (const void** array : {&here.mean, &here.raw, &here.dvariance})
         if (*array) *array = static_cast<const char*>(*array) + skip;
-      for (void** array : {&here.variance, &here.draw})
+      for (void** array : {&here.variance, &here.raw_grad})
         if (*array) *array = static_cast<char*>(*array) + skip;
       part[static_cast<size_t>(task)] = gs::isa().posterior(dtype, here);
     });

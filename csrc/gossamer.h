@@ -122,8 +122,8 @@ GS_API int gs_normal_at(int dtype, uint64_t seed, const int64_t* counters, int64
 
 // The Gaussian posterior N(mean, softplus(raw)^2) of every kept weight, prior N(0, prior^2).
 //   GS_VARIANCE           variance[i] = softplus(raw[i])^2
-//   GS_VARIANCE_BACKWARD  draw[i] = dvariance[i] * 2 softplus(raw[i]) sigmoid(raw[i])
-//   GS_KL                 *sum = sum of the KL divergences; unless null, draw: its gradient
+//   GS_VARIANCE_BACKWARD  raw_grad[i] = dvariance[i] * 2 softplus(raw[i]) sigmoid(raw[i])
+//   GS_KL                 *sum = sum of the KL divergences; unless null, raw_grad: its gradient
 enum GsPosteriorTask { GS_VARIANCE, GS_VARIANCE_BACKWARD, GS_KL };
 struct GsPosterior {
   int64_t task;
@@ -132,7 +132,7 @@ struct GsPosterior {
   const void* raw;
   const void* dvariance;
   void* variance;
-  void* draw;
+  void* raw_grad;
   double prior;
 };
 GS_API int gs_posterior(int dtype, const GsPosterior*, double* sum, int threads);

@@ -56,16 +56,16 @@ double posterior(int dtype, const GsPosterior& p) {
     using T = decltype(item);
     const T* mean = static_cast<const T*>(p.mean);
     const T* raw = static_cast<const T*>(p.raw);
-    T* draw = static_cast<T*>(p.draw);
+    T* raw_grad = static_cast<T*>(p.raw_grad);
     switch (p.task) {
       case GS_VARIANCE:
         variances(p.count, raw, static_cast<T*>(p.variance));
         return 0.0;
       case GS_VARIANCE_BACKWARD:
-        variances_backward(p.count, raw, static_cast<const T*>(p.dvariance), draw);
+        variances_backward(p.count, raw, static_cast<const T*>(p.dvariance), raw_grad);
         return 0.0;
       default:
-        return kl(p.count, mean, raw, p.prior, draw);
+        return kl(p.count, mean, raw, p.prior, raw_grad);
     }
   };
   return dtype == GS_FLOAT64 ? run(double{}) : run(float{});

@@ -95,10 +95,10 @@ void variances(int64_t n, const T* raw, T* variance) {
 
 // The gradient of the raw parameter from that of the variance.
 template <class T>
-void variances_backward(int64_t n, const T* raw, const T* gradient, T* draw) {
+void variances_backward(int64_t n, const T* raw, const T* gradient, T* raw_grad) {
   for (int64_t i = 0; i < n; i += DOUBLES) {
     const Std std = std_of<T>(load_doubles(raw + i, n - i));
-    store_doubles(draw + i, 2.0 * load_doubles(gradient + i, n - i) * std.value * std.slope, n - i);
+    store_doubles(raw_grad + i, 2.0 * load_doubles(gradient + i, n - i) * std.value * std.slope, n - i);
   }
 }
 
@@ -106,7 +106,7 @@ void variances_backward(int64_t n, const T* raw, const T* gradient, T* draw) {
 // t = std / prior. What cancels near t = 1 is beyond the digits of a double sum. And, unless null, the
 // gradient of the raw parameters (that of the means is mean / prior^2).
 template <class T>
-double kl(int64_t n, const T* mean, const T* raw, double prior, T* draw) {
+double kl(int64_t n, const T* mean, const T* raw, double prior, T* raw_grad) {
   Doubles sum = {};
   const double inverse = 1.0 / prior;
   for (int64_t i = 0; i < n; i += DOUBLES) {
@@ -114,7 +114,7 @@ double kl(int64_t n, const T* mean, const T* raw, double prior, T* draw) {
     const Doubles t = std.value * inverse, m = load_doubles(mean + i, n - i) * inverse;
     // t^2 - 1 without the loss of digits near the prior
     const Doubles excess = (std.value - prior) * (std.value + prior) * (inverse * inverse);
-    if (draw) store_doubles(draw + i, std.slope * excess / std.value, n - i);
+    if (raw_grad) store_doubles(raw_grad + i, std.slope * excess / std.value, n - i);
     Doubles one = 0.5 * (excess + m * m) - log_of<T>(t);
     for (int64_t lane = n - i; lane < DOUBLES; ++lane) one[lane] = 0.0;
     sum += one;

@@ -30,7 +30,7 @@ void posterior(int dtype, int64_t count, int threads, const char* where) {
   const size_t n = static_cast<size_t>(count);
   const auto mean = random<T>(n, 0.0, 1.0, 1), raw = random<T>(n, -3.0, 4.0, 2);
   const auto up = random<T>(n, 0.0, 1.0, 3);
-  std::vector<T> variance(n, T(NAN)), draw(variance);
+  std::vector<T> variance(n, T(NAN)), raw_grad(variance);
   const double prior = 0.3;
   double sum = NAN;
   GsPosterior call{};
@@ -39,7 +39,7 @@ void posterior(int dtype, int64_t count, int threads, const char* where) {
   call.raw = raw.data();
   call.dvariance = up.data();
   call.variance = variance.data();
-  call.draw = draw.data();
+  call.raw_grad = raw_grad.data();
   call.prior = prior;
   const auto run = [&](int64_t task) {
     call.task = task;
@@ -47,11 +47,11 @@ void posterior(int dtype, int64_t count, int threads, const char* where) {
   };
   CHECK(run(GS_VARIANCE));
   CHECK(run(GS_VARIANCE_BACKWARD));
-  const std::vector<T> from_variance = draw;
+  const std::vector<T> from_variance = raw_grad;
   CHECK(run(GS_KL));
   const double with_gradient = sum;
-  const std::vector<T> from_kl = draw;
-  call.draw = nullptr;
+  const std::vector<T> from_kl = raw_grad;
+  call.raw_grad = nullptr;
   CHECK(run(GS_KL));
   CHECK(sum == with_gradient);
   double total = 0.0;

@@ -24,7 +24,7 @@ from cases.em_mcmc import (
 from cases.engines import needs_native
 from gossamer.errors import InvalidValue, NonFinite
 from gossamer.nn import sparse_layers
-from gossamer.ops import reading
+from gossamer.ops.torch import reading
 from reference.dense_em import DenseEM
 
 CASES = {

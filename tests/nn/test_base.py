@@ -19,7 +19,7 @@ from gossamer.core.priors import Gaussian
 from gossamer.core.support import Support
 from gossamer.errors import InvalidValue
 from gossamer.nn import BayesianLayer, BayesianLinear, SparseLayer
-from gossamer.ops import Layout, backend, draw_seed, fold_seed, normal_like
+from gossamer.ops import Layout, draw_seed, fold_seed, get_backend, normal_like
 from reference import local_reparameterisation as truth
 
 TOLERANCE = 1e-10
@@ -291,7 +291,7 @@ def test_layer_rejects_a_support_of_another_shape_and_a_bad_prior():
 def test_properties_and_repr(engine):
     layer = gs.to_bayesian(nn.Linear(10, 4), 0.75, backend=engine)
     assert (layer.nnz, layer.sparsity, layer.density) == (10, 0.75, 0.25)
-    assert layer.backend is backend(engine)
+    assert layer.backend is get_backend(engine)
     assert repr(layer) == "BayesianLinear(shape=(4, 10), nnz=10, sparsity=0.75)"
     assert layer.indices.dtype == torch.int32
     assert gs.to_bayesian(nn.Linear(10, 4)).indices is None, "a full support stores no index"

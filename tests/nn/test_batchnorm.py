@@ -12,7 +12,7 @@ from torch.library import opcheck
 import gossamer as gs
 from cases.engines import ISAS, needs_native, using
 from gossamer.nn import batchnorm
-from gossamer.ops.batchnorm import runs_batchnorm
+from gossamer.ops import runs_batchnorm
 
 pytestmark = needs_native
 

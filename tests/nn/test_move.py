@@ -16,7 +16,7 @@ from cases.engines import needs_native
 from gossamer.core.support import Support
 from gossamer.errors import InvalidValue
 from gossamer.nn import adopt, move, sparse_layers, weights_of
-from gossamer.ops.growth import Growth
+from gossamer.ops import Growth
 
 ENGINES = ["masked", pytest.param("native", marks=needs_native)]
 every_engine = pytest.mark.parametrize("engine", ENGINES)

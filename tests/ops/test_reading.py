@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gossamer.ops import Layout, Pattern, backend
-from gossamer.ops import masked as masked_engine
-from gossamer.ops import reading as reading_module
-from gossamer.ops.reading import FEWEST_SKIPPED, ReadInputs, reading, skips
+from gossamer.ops import Layout, Pattern, get_backend
+from gossamer.ops.torch import masked as masked_module
+from gossamer.ops.torch import reading as reading_module
+from gossamer.ops.torch.reading import FEWEST_SKIPPED, ReadInputs, reading, skips
 
 READ = torch.tensor([1, 4, 5])
 INPUTS, OUTPUTS = 9, 4
@@ -116,13 +116,13 @@ def test_the_reference_engine_takes_it_where_it_may(monkeypatch):
         taken.append(True)
         return reading(*args)
 
-    monkeypatch.setattr(masked_engine, "reading", watched)
+    monkeypatch.setattr(masked_module, "reading", watched)
     for read, times in ((None, 0), (READ, 1)):
         pattern = Pattern(None, (), read)
-        out = backend("masked").product(x, weight.flatten(), pattern, layout, bias, None)
+        out = get_backend("masked").product(x, weight.flatten(), pattern, layout, bias, None)
         torch.testing.assert_close(out, F.linear(x, weight, bias), rtol=1e-14, atol=1e-13)
         assert len(taken) == times
-        bare = backend("native").product(x, weight.flatten(), pattern, layout, bias, None)
+        bare = get_backend("native").product(x, weight.flatten(), pattern, layout, bias, None)
         assert torch.equal(bare, out), "the native engine leaves what it does not run to this one"
         assert len(taken) == 2 * times
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from cases.engines import ISAS, needs_native, using
 from gossamer.core.support import Support
-from gossamer.ops import BACKENDS, Layout, Pattern, normal_like, sample_ops
+from gossamer.ops import BACKENDS, Layout, Pattern, normal_like
+from gossamer.ops.native.samples import runs_together
 
 CONV = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1)}
 LAYOUTS = {
@@ -182,7 +183,7 @@ def test_gradients_take_the_other_way():
     """The kernel has none: where they are wanted the samples run in turn."""
     p = Problem("linear", 3, 2, torch.float64)
     with torch.enable_grad():
-        assert not sample_ops.runs_together("linear")
+        assert not runs_together(Layout("linear", (3, 2)))
         p.mean.requires_grad_()
         p.solve("native").sum().backward()
         wanted = torch.autograd.grad(p.by_hand().sum(), p.mean)[0]

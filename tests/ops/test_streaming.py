@@ -11,8 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from cases.engines import needs_native
 from gossamer.core.support import Support
-from gossamer.ops import BACKENDS, Growth, Layout, Pattern, streaming
-from gossamer.ops.geometry import encode
+from gossamer.ops import BACKENDS, Growth, Layout, Pattern
+from gossamer.ops.native import streaming
+from gossamer.ops.native.geometry import encode
 
 pytestmark = needs_native
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gossamer.ops.library import isa
+from gossamer.ops import library
 from gossamer.train.folder import environment
 
 RIVALS = ("sparseprop", "sparselab", "bayesian-torch")
@@ -20,7 +20,7 @@ def describe() -> dict[str, Any]:
         "processor": _processor(),
         "cores": cores(),
         "load": load(),
-        "isa": isa(),
+        "isa": library.isa(),
         "rivals": {name: _version(name) for name in RIVALS},
     }
 

@@ -12,7 +12,7 @@ from gossamer.bench.result import BenchResult, Measured
 from gossamer.bench.settings import Settings, Tell
 from gossamer.bench.timing import using_threads
 from gossamer.errors import UnknownName
-from gossamer.ops import library as native
+from gossamer.ops import library
 
 Measure = Callable[[Settings, int, Tell], Measured]
 
@@ -39,7 +39,7 @@ def run_suite(name: str, settings: Settings, tell: Tell) -> BenchResult:
     """
     if name not in SUITES:
         raise UnknownName("suite", name, list(SUITES))
-    native.library()  # or a plain error
+    library.loaded()  # or a plain error
     machine = describe()
     measure, _ = SUITES[name]
     measured = []

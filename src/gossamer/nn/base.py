@@ -23,11 +23,13 @@ from gossamer.ops import (
     Growth,
     Layout,
     Pattern,
-    backend,
+    ReadInputs,
     draw,
-    posterior,
+    gaussian,
+    get_backend,
+    in_backward,
+    version_of,
 )
-from gossamer.ops.reading import ReadInputs, version_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +99,7 @@ class SparseLayer(nn.Module):
         draws_weights: bool = False,
     ) -> None:
         super().__init__()
-        backend(engine)
+        get_backend(engine)
         if support.shape != layout.shape:
             raise InvalidValue("support shape", support.shape, f"must equal {layout.shape}")
         self.layout = layout
@@ -115,11 +117,11 @@ class SparseLayer(nn.Module):
     @property
     def backend(self) -> Backend:
         """The engine that computes this layer."""
-        return backend(self.engine)
+        return get_backend(self.engine)
 
     def use_engine(self, name: str) -> None:
         """Let another backend compute this layer from now on."""
-        backend(name)
+        get_backend(name)
         self.engine = name
         self.refresh_pattern()
 
@@ -348,12 +350,12 @@ class BayesianLayer(SparseLayer, StochasticModule):
     @property
     def weight_std(self) -> Tensor:
         """Standard deviations ``[nnz]``, in float32 at least."""
-        return std_from_raw(posterior.at_least_float32(self.weight_raw_std))
+        return std_from_raw(gaussian.at_least_float32(self.weight_raw_std))
 
     @property
     def weight_variance(self) -> Tensor:
         """Variances ``[nnz]``, in float32 at least."""
-        return posterior.variance_of(self.weight_raw_std)
+        return gaussian.variance_of(self.weight_raw_std)
 
     def leading(self) -> nn.Parameter:
         """``weight_mean``."""
@@ -362,11 +364,11 @@ class BayesianLayer(SparseLayer, StochasticModule):
     def kl_divergence(self) -> Tensor:
         """Σ KL(N(mean, std²) || prior) over the kept weights, in nats: 0-d."""
         prior = self.prior
-        if isinstance(prior, Gaussian) and posterior.is_fused(
+        if isinstance(prior, Gaussian) and gaussian.is_fused(
             self.weight_mean, self.weight_raw_std
         ):
-            return posterior.kl_sum(self.weight_mean, self.weight_raw_std, prior.std)
-        return prior.kl(posterior.at_least_float32(self.weight_mean), self.weight_std).sum()
+            return gaussian.kl_sum(self.weight_mean, self.weight_raw_std, prior.std)
+        return prior.kl(gaussian.at_least_float32(self.weight_mean), self.weight_std).sum()
 
     def noise(self) -> Noise | None:
         """As everywhere, but a weight with several uses is drawn as a whole."""
@@ -402,7 +404,7 @@ class BayesianLayer(SparseLayer, StochasticModule):
         return self.backend.local(
             x,
             self.weight_mean,
-            self.weight_raw_std,
+            self.weight_variance,
             self.pattern,
             layout,
             self.bias,
@@ -414,7 +416,7 @@ class BayesianLayer(SparseLayer, StochasticModule):
         """As everywhere, but all uses of a shared weight have one seed in a forward pass."""
         shares = self.sampling_state is None and self.shared_seed is not None
         # Inside the backward pass this is a recomputation (activation checkpointing).
-        if shares and (self.in_shared_forward or _in_backward()):
+        if shares and (self.in_shared_forward or in_backward()):
             assert self.shared_seed is not None
             return self.shared_seed
         return super().seed(noise)
@@ -434,7 +436,3 @@ def _require_rows(x: Tensor, rows: int | None, layout: Layout) -> None:
 def _identity(indices: Tensor) -> tuple[int, int]:
     """Where the positions lie and how often they were changed there."""
     return indices.data_ptr(), version_of(indices)
-
-
-def _in_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gossamer.ops.batchnorm import batchnorm, batchnorm_relu_by, runs_batchnorm
+from gossamer.ops import batchnorm, batchnorm_relu_by, runs_batchnorm
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

@@ -48,17 +48,17 @@ def _seconds(layer: SparseLayer, engine: str, x: Tensor) -> float:
     pattern = Pattern(layer.indices, backend.prepare(layer.indices, layer.layout))
     values = layer.leading().detach().clone().requires_grad_()
     x = x.clone().requires_grad_(x.is_floating_point())
-    raw_std: Tensor | None = None
+    variance: Tensor | None = None
     if isinstance(layer, BayesianLayer) and not layer.draws_weights:
-        raw_std = layer.weight_raw_std.detach().clone().requires_grad_()
+        variance = layer.weight_variance.detach().requires_grad_()
     seed = torch.zeros((), dtype=torch.int64)
     found = []
     for _ in range(1 + ROUNDS):
         began = time.perf_counter()
-        if raw_std is None:
+        if variance is None:
             y = backend.product(x, values, pattern, layer.layout, None, None)
         else:
-            y = backend.local(x, values, raw_std, pattern, layer.layout, None, seed, None)
+            y = backend.local(x, values, variance, pattern, layer.layout, None, seed, None)
         torch.autograd.backward(y, torch.ones_like(y))
         found.append(time.perf_counter() - began)
     return median(found[1:])

@@ -13,8 +13,7 @@ from gossamer.errors import InvalidValue
 from gossamer.nn.base import SparseLayer
 from gossamer.nn.measure import forget_measurement
 from gossamer.nn.stochastic import Stochastic, is_stochastic
-from gossamer.ops import draw_seed
-from gossamer.ops import library as native_library
+from gossamer.ops import draw_seed, library
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +62,10 @@ def restore_engines(model: nn.Module, engines: Mapping[str, str]) -> None:
     forget_measurement(model)
     for name, layer in sparse_layers(model).items():
         wanted = engines.get(name, layer.engine)
-        if wanted == "native" and not native_library.is_available():
+        if wanted == "native" and not library.is_available():
             warnings.warn(
                 f"layer {name or 'root'} was saved with the native engine, which is not available "
-                f"({native_library.reason()}): results agree to rounding only",
+                f"({library.reason()}): results agree to rounding only",
                 stacklevel=2,
             )
             wanted = "masked"

@@ -1,16 +1,21 @@
-"""Engines of the layers.
+"""What computes the layers: the one face of this package.
 
-The backend protocol, the masked reference, noise and the catching of addition scores.
+The contract is at the top: ``backend``, ``layout``, ``pattern``, ``growth``, ``choice``, ``noise``.
+``torch/`` fulfils it in plain torch, ``native/`` on the C++ engine. Other packages import from
+here, never from deeper.
 """
 
-from gossamer.ops import posterior
-from gossamer.ops.backend import BACKENDS, Backend, backend
+from gossamer.ops.backend import BACKENDS, Backend, get_backend
 from gossamer.ops.choice import AUTO, MEASURE, choose
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout, resolve_padding
-from gossamer.ops.normal import draw_seed, fold_seed, normal, normal_like
+from gossamer.ops.native import gaussian, library
+from gossamer.ops.native.batchnorm import batchnorm, batchnorm_relu_by, runs_batchnorm
+from gossamer.ops.noise import draw_seed, fold_seed, normal, normal_like
 from gossamer.ops.pattern import Pattern
-from gossamer.ops.sample_ops import draw
+from gossamer.ops.torch.draws import draw
+from gossamer.ops.torch.reading import ReadInputs
+from gossamer.ops.torch_private import in_backward, version_of
 
 __all__ = [
     "AUTO",
@@ -20,13 +25,20 @@ __all__ = [
     "Growth",
     "Layout",
     "Pattern",
-    "backend",
+    "ReadInputs",
+    "batchnorm",
+    "batchnorm_relu_by",
     "choose",
     "draw",
     "draw_seed",
     "fold_seed",
+    "gaussian",
+    "get_backend",
+    "in_backward",
+    "library",
     "normal",
     "normal_like",
-    "posterior",
     "resolve_padding",
+    "runs_batchnorm",
+    "version_of",
 ]

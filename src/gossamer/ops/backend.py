@@ -1,4 +1,4 @@
-"""The backend protocol: every numerical thing that a layer asks of its engine."""
+"""The backend protocol: every numerical thing that a layer asks for, and who does it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 from gossamer.errors import UnknownName
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout
-from gossamer.ops.masked import MaskedBackend
-from gossamer.ops.native import NativeBackend
+from gossamer.ops.native.backend import NativeBackend
 from gossamer.ops.pattern import Pattern
+from gossamer.ops.torch.masked import MaskedBackend
 
 
 class Backend(Protocol):
@@ -38,7 +38,7 @@ class Backend(Protocol):
         ...
 
     def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
-        """What the engine derives from a support, in O(nnz); nothing where it cannot run."""
+        """What the backend derives from a support, in O(nnz); nothing where it cannot run."""
         ...
 
     def weight(
@@ -66,17 +66,17 @@ class Backend(Protocol):
         self,
         x: Tensor,
         mean: Tensor,
-        raw_std: Tensor,
+        variance: Tensor,
         pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
         seed: Tensor,
         growth: Growth | None,
     ) -> Tensor:
-        """Local reparameterisation, Eq.
+        """Local reparameterisation: y = μx + b + sqrt(σ² x²) ⊙ ε, Eq. (4) of li2024ssvi.
 
-        (4): y = μx + b + sqrt(σ² x²) ⊙ ε with σ = softplus(``raw_std``) and
-        ε = ``normal_like(seed, y)``.
+        ``variance`` is σ², however it is parametrised; ε is ``normal_like(seed, y)``. Where the
+        output's variance is 0 the output is its mean, and no gradient flows to the variance.
         """
         ...
 
@@ -113,7 +113,7 @@ class Backend(Protocol):
 BACKENDS: dict[str, Backend] = {"masked": MaskedBackend(), "native": NativeBackend()}
 
 
-def backend(name: str) -> Backend:
+def get_backend(name: str) -> Backend:
     """The backend of that name, or a plain error."""
     if name not in BACKENDS:
         raise UnknownName("backend", name, list(BACKENDS))

@@ -1,6 +1,6 @@
-"""Which engine a layer gets when nobody chose one.
+"""Which backend a layer gets when nobody chose one.
 
-The rule is static: it looks at the layer, never at a clock, so that a run takes the same engines
+The rule is static: it looks at the layer, never at a clock, so that a run takes the same backends
 wherever it goes on. Its constants were fitted with ``gossamer bench choice``: docs/performance.md.
 """
 
@@ -11,14 +11,14 @@ from functools import lru_cache
 
 import torch
 
-from gossamer.ops.backend import BACKENDS, backend
+from gossamer.ops.backend import BACKENDS, get_backend
 from gossamer.ops.layout import Layout
-from gossamer.ops.library import is_available, reason
-from gossamer.ops.native import FULL_LIMIT
+from gossamer.ops.native.backend import FULL_LIMIT
+from gossamer.ops.native.library import is_available, reason
 
 AUTO = "auto"
 MEASURE = "measure"
-"""As ``auto`` until the layer has timed both engines on its first training input."""
+"""As ``auto`` until the layer has timed both backends on its first training input."""
 
 MAX_DENSITY = {
     True: {"linear": 0.5, "conv": 0.5, "conv_transpose": 0.5},
@@ -33,13 +33,13 @@ SMALL_NOISY = 2**15
 """Weights up to which a layer with noise costs more for its noise than for its products."""
 
 TINY = {True: 2**10, False: 2**14}
-"""Weights below which a linear layer costs what its call costs, whatever the engine."""
+"""Weights below which a linear layer costs what its call costs, whatever the backend."""
 
 
 def choose(
     name: str, layout: Layout, nnz: int, device: torch.device, dtype: torch.dtype, *, noisy: bool
 ) -> str:
-    """The engine for a layer: ``name``, or where that is none the one that suits the layer.
+    """The backend for a layer: ``name``, or where that is none the one that suits the layer.
 
     Args:
         name: A backend, ``auto`` or ``measure``.
@@ -50,7 +50,7 @@ def choose(
         noisy: Whether the layer trains with local noise.
     """
     if name not in (AUTO, MEASURE):
-        backend(name)
+        get_backend(name)
         return name
     if not is_available():
         _tell_once()
@@ -62,7 +62,7 @@ def choose(
 
 def _is_faster(layout: Layout, nnz: int, *, noisy: bool) -> bool:
     """Whether the kernels are expected to beat dense products."""
-    if layout.kind == "linear" and layout.numel < TINY[noisy]:
+    if layout.is_linear and layout.numel < TINY[noisy]:
         return False
     if noisy and layout.numel <= SMALL_NOISY:
         return True

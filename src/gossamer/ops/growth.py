@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.support import Support
+from gossamer.ops.torch_private import NO_BACKWARD, backward_number
 
 _EMPTY = -1
 
@@ -83,8 +84,8 @@ class Growth:
 
     def note_use(self) -> bool:
         """Count a use of the weight; whether the same backward pass has used it before."""
-        number = torch._C._current_graph_task_id()
-        again = number != _EMPTY and int(self.task[0]) == number
+        number = backward_number()
+        again = number != NO_BACKWARD and int(self.task[0]) == number
         self.task[0] = number
         self.task[1] = int(self.task[1]) + 1 if again else 1
         return again

@@ -47,6 +47,16 @@ class Layout:
         object.__setattr__(self, "dims", len(self.shape) - 2)
 
     @property
+    def is_linear(self) -> bool:
+        """Whether the map is a matrix product."""
+        return self.kind == "linear"
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the map is a transposed convolution, whose weight has its inputs first."""
+        return self.kind == "conv_transpose"
+
+    @property
     def numel(self) -> int:
         """Number of dense weights."""
         return prod(self.shape)
@@ -59,12 +69,17 @@ class Layout:
     @property
     def fan_in(self) -> int:
         """Input units or channels per group."""
-        return self.shape[0] // self.groups if self.kind == "conv_transpose" else self.shape[1]
+        return self.shape[0] // self.groups if self.is_transposed else self.shape[1]
 
     @property
     def fan_out(self) -> int:
         """Output units or channels."""
-        return self.shape[1] * self.groups if self.kind == "conv_transpose" else self.shape[0]
+        return self.shape[1] * self.groups if self.is_transposed else self.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """Input units or channels of all groups."""
+        return self.fan_in * self.groups
 
     @property
     def inputs_per_output(self) -> int:
@@ -77,6 +92,11 @@ class Layout:
         if self.padding_mode != "zeros" or any(a != b for a, b in self.padding):
             return None
         return tuple(a for a, _ in self.padding)
+
+    @property
+    def is_padded_by_product(self) -> bool:
+        """Whether torch's product pads as the layout asks; if not the input is padded first."""
+        return self.kind != "conv" or self.symmetric_padding is not None
 
     @property
     def pad_argument(self) -> list[int]:

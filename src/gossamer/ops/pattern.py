@@ -1,26 +1,13 @@
-"""A support as an engine reads it: the kept positions and what is derived from them.
+"""A support as a backend reads it: the kept positions and what the backend derived from them.
 
-The derived tensors hold the same set in the two orders that a forward and a backward pass walk
-through. They are rebuilt in O(nnz) whenever the support changes, never saved.
+The derived tensors are rebuilt in O(nnz) whenever the support changes, never saved.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-import torch
 from torch import Tensor
-
-from gossamer.ops.geometry import geometry
-from gossamer.ops.layout import Layout
-from gossamer.ops.library import PatternOut, PatternView, address, check, library
-
-ORDERS = ("row_ptr", "row_cols", "row_perm", "col_ptr", "col_rows", "col_perm")
-"""Names of the tensors of both orders, in the sequence in which operators take them."""
-
-DERIVED = (*ORDERS, "positions")
-"""Names of all derived tensors; ``positions`` stands for the indices of a full support."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +16,7 @@ class Pattern:
 
     Attributes:
         indices: Sorted flat positions; ``None`` for a full support.
-        derived: What the layer's engine prepared; empty where it prepared nothing.
+        derived: What the layer's backend prepared; empty where it prepared nothing.
         read: Of a linear layer with a full support: int64, the inputs whose weights are not all 0
             for now (``reading``); ``None`` where nobody has looked.
     """
@@ -40,64 +27,5 @@ class Pattern:
 
     @property
     def bare(self) -> Pattern:
-        """Without what another engine derived."""
+        """Without what another backend derived."""
         return Pattern(self.indices, read=self.read)
-
-    @property
-    def orders(self) -> list[Tensor]:
-        """The tensors of ``ORDERS``."""
-        return list(self.derived[: len(ORDERS)])
-
-    @property
-    def positions(self) -> Tensor:
-        """The kept positions, also of a full support that was prepared."""
-        return self.derived[-1] if self.indices is None else self.indices
-
-
-def derive(indices: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-    """The tensors of ``ORDERS`` for int32 ``indices`` on the CPU.
-
-    Of the two orders one is that of the indices themselves, so that half of the tensors are empty:
-    ``col_rows`` and ``col_perm`` (8 bytes per weight) serve all but transposed convolutions.
-    """
-    call = geometry(layout, _smallest_input(layout))
-    transposed = layout.kind == "conv_transpose"
-    columns = layout.fan_in * layout.groups * (1 if transposed else prod(layout.stride))
-    nnz, none = indices.numel(), torch.empty(0, dtype=torch.int32)
-
-    def each(is_needed: bool) -> Tensor:
-        return torch.empty(nnz, dtype=torch.int32) if is_needed else none.clone()
-
-    found = {
-        "row_ptr": torch.empty(layout.fan_out + 1, dtype=torch.int64),
-        "row_cols": each(transposed),
-        "row_perm": each(transposed),
-        "col_ptr": torch.empty(columns + 1, dtype=torch.int64),
-        "col_rows": each(True),
-        "col_perm": each(not transposed),
-    }
-    out = PatternOut(**{name: address(tensor) for name, tensor in found.items()})
-    check(library().gs_pattern(call, int(transposed), nnz, address(indices), out))
-    return tuple(found[name] for name in ORDERS)
-
-
-def view(indices: Tensor, orders: tuple[Tensor, ...], layout: Layout) -> PatternView:
-    """The addresses of a pattern for one call."""
-    row_ptr, row_cols, row_perm, col_ptr, col_rows, col_perm = orders
-    own = row_cols.numel() == 0
-    return PatternView(
-        nnz=indices.numel(),
-        row_ptr=row_ptr.data_ptr(),
-        row_cols=address(indices if own else row_cols),
-        row_cols_step=layout.inputs_per_output if own else 0,
-        row_perm=address(row_perm),
-        col_ptr=col_ptr.data_ptr(),
-        col_rows=address(col_rows),
-        col_perm=address(col_perm),
-    )
-
-
-def _smallest_input(layout: Layout) -> tuple[int, ...]:
-    """An input just large enough: the orders do not depend on it."""
-    spatial = [layout.dilation[d] * (layout.kernel[d] - 1) + 1 for d in range(layout.dims)]
-    return (1, layout.fan_in * layout.groups, *spatial)

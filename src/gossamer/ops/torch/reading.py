@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
+
+from gossamer.ops.torch_private import is_forward_differentiated, is_transformed, version_of
 
 FEWEST_SKIPPED = 2**18
 """Values of the input that must be left out: with fewer torch's own product takes no longer."""
@@ -55,7 +56,7 @@ def skips(x: Tensor, weight: Tensor, bias: Tensor | None, read: Tensor) -> bool:
     Autocast, torch.func transforms and forward-mode differentiation need operators that torch
     knows from inside: they take torch's own product.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack():
+    if torch.compiler.is_compiling() or is_transformed():
         return False
     inputs = weight.shape[1]
     return (
@@ -67,7 +68,7 @@ def skips(x: Tensor, weight: Tensor, bias: Tensor | None, read: Tensor) -> bool:
         and x.dtype == weight.dtype
         and (bias is None or bias.dtype == x.dtype)
         and not torch.is_autocast_enabled("cpu")
-        and forward_ad._current_level < 0
+        and not is_forward_differentiated()
     )
 
 
@@ -108,8 +109,3 @@ class _Reading(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             to_bias = rows.sum(0)
         return to_x, to_weight, to_bias, None
-
-
-def version_of(values: Tensor) -> int:
-    """How often a tensor was changed in place; -1 if made in inference mode, which counts none."""
-    return -1 if values.is_inference() else values._version

@@ -123,7 +123,7 @@ class Posterior(Structure):
         ("raw", c_void_p),
         ("dvariance", c_void_p),
         ("variance", c_void_p),
-        ("draw", c_void_p),
+        ("raw_grad", c_void_p),
         ("prior", c_double),
     )
 
@@ -232,7 +232,7 @@ def reason() -> str:
     return _load()[1]
 
 
-def library() -> ctypes.CDLL:
+def loaded() -> ctypes.CDLL:
     """The loaded library, or a plain error."""
     found, why = _load()
     if found is None:
@@ -250,13 +250,13 @@ def check(status: int) -> None:
 
 def isa() -> str:
     """The instruction set that the engine uses: ``avx512``, ``avx2``, ``neon`` or ``generic``."""
-    name: bytes = library().gs_isa()
+    name: bytes = loaded().gs_isa()
     return name.decode()
 
 
 def use_isa(name: str) -> None:
     """Use another instruction set of this processor, to test or to measure it."""
-    if library().gs_use_isa(name.encode()) != 0:
+    if loaded().gs_use_isa(name.encode()) != 0:
         raise InvalidValue("isa", name, "is not one that this processor runs", f"it uses {isa()}")
 
 

@@ -5,7 +5,7 @@ A seed is a 0-d int64 CPU tensor. In training it is drawn from torch's default g
 prediction it is folded from integers, so a sample does not depend on what was drawn before it.
 
 The element at flat position i of a tensor takes counter i: noise does not depend on chunks, threads
-or layout, and an engine may draw it again instead of storing it.
+or layout, and a backend may draw it again instead of storing it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import struct
 import torch
 from torch import Tensor
 
-from gossamer.ops.library import DTYPES, check, is_available, library
-from gossamer.ops.philox import philox_normal
+from gossamer.ops.native.library import DTYPES, check, is_available, loaded
+from gossamer.ops.torch.philox import philox_normal
 
 _SEED_LIMIT = 2**63 - 1
 
@@ -48,7 +48,7 @@ def _normal_op(seed: Tensor, counters: Tensor, double: bool) -> Tensor:
     flat = counters.contiguous()
     out = torch.empty(counters.shape, dtype=dtype)
     check(
-        library().gs_normal_at(
+        loaded().gs_normal_at(
             DTYPES[dtype], int(seed), flat.data_ptr(), flat.numel(), out.data_ptr(), _threads()
         )
     )
@@ -67,7 +67,7 @@ def _normal_like_op(seed: Tensor, like: Tensor) -> Tensor:
         counters = torch.arange(like.numel(), device=like.device)
         return philox_normal(int(seed), counters, dtype).view(like.shape)
     out = torch.empty(like.shape, dtype=dtype)
-    check(library().gs_normal(DTYPES[dtype], int(seed), 0, out.numel(), out.data_ptr(), _threads()))
+    check(loaded().gs_normal(DTYPES[dtype], int(seed), 0, out.numel(), out.data_ptr(), _threads()))
     return out
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from gossamer.ops.layout import Layout
-from gossamer.ops.library import Geometry
+from gossamer.ops.native.library import Geometry
 
 _KINDS = ("linear", "conv", "conv_transpose")
 
@@ -31,7 +31,11 @@ def encode(layout: Layout) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def decode(spec: tuple[int, ...]) -> Layout:
-    """The layout of ``encode``."""
+    """The layout that ``encode`` wrote down.
+
+    For n spatial dimensions the record is: kind, groups, by_feature; the shape (2 + n); then n
+    strides, n pairs of padding, n dilations and n output paddings.
+    """
     n = (len(spec) - 5) // 6
     kind, groups, by_feature, shape, rest = *spec[:3], spec[3 : 5 + n], spec[5 + n :]
     stride, sides, dilation, output_padding = (
@@ -59,7 +63,7 @@ def output_shape(layout: Layout, shape: Sequence[int]) -> list[int]:
     for d in range(layout.dims):
         reach = layout.dilation[d] * (layout.kernel[d] - 1) + 1
         size, (low, high) = shape[2 + d], layout.padding[d]
-        if layout.kind == "conv":
+        if not layout.is_transposed:
             found.append((size + low + high - reach) // layout.stride[d] + 1)
         else:
             extra = layout.output_padding[d] - low - high
@@ -79,7 +83,7 @@ def geometry(layout: Layout, shape: tuple[int, ...]) -> Geometry:
 def _geometry(layout: Layout, shape: tuple[int, ...]) -> Geometry:
     found = Geometry()
     found.batch = shape[0]
-    found.channels = layout.fan_in * layout.groups
+    found.channels = layout.channels
     found.outputs = layout.fan_out
     found.groups = layout.groups
     out = output_shape(layout, shape)
@@ -90,7 +94,7 @@ def _geometry(layout: Layout, shape: tuple[int, ...]) -> Geometry:
         at = 3 - layout.dims + d
         found.in_[at], found.out[at] = shape[2 + d], out[2 + d]
         found.kernel[at], found.dilation[at] = layout.kernel[d], layout.dilation[d]
-        if layout.kind == "conv":
+        if not layout.is_transposed:
             found.stride[at], found.pad[at] = layout.stride[d], layout.padding[d][0]
         else:
             found.up[at] = layout.stride[d]

@@ -10,10 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.autograd.function import once_differentiable
 
-from gossamer.ops import library as native
+from gossamer.ops.native import library
+from gossamer.ops.native.once import once_differentiable
+from gossamer.ops.torch_private import (
+    is_forward_differentiated,
+    is_recorded,
+    is_transformed,
+)
 
 
 def runs_batchnorm(x: Tensor, residual: Tensor | None, *parameters: Tensor) -> bool:
@@ -28,8 +32,8 @@ def runs_batchnorm(x: Tensor, residual: Tensor | None, *parameters: Tensor) -> b
     if not torch.compiler.is_compiling() and (_is_watched() or any(t.is_neg() for t in given)):
         return False
     return (
-        native.is_available()
-        and x.dtype in native.DTYPES
+        library.is_available()
+        and x.dtype in library.DTYPES
         and x.numel() > 0
         and x.dim() >= 2
         and not torch.is_autocast_enabled("cpu")
@@ -41,13 +45,8 @@ def runs_batchnorm(x: Tensor, residual: Tensor | None, *parameters: Tensor) -> b
 
 
 def _is_watched() -> bool:
-    """Whether somebody records or transforms operations, of which the engine's are none to him."""
-    return bool(
-        torch._C._functorch.peek_interpreter_stack()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state()
-        or forward_ad._current_level >= 0
-    )
+    """Whether torch records or transforms operators: it would not see the engine's work."""
+    return is_transformed() or is_recorded() or is_forward_differentiated()
 
 
 def batchnorm(
@@ -102,7 +101,7 @@ def _call(
     **tensors: Tensor | None,
 ) -> None:
     batch, channels = x.shape[:2]
-    call = native.BatchNorm(
+    call = library.BatchNorm(
         batch=batch,
         channels=channels,
         size=x.numel() // (batch * channels),
@@ -110,10 +109,10 @@ def _call(
         evaluates=evaluates,
         eps=eps,
         x=x.data_ptr(),
-        **{name: native.address(tensor) for name, tensor in tensors.items()},
+        **{name: library.address(tensor) for name, tensor in tensors.items()},
     )
-    native.check(
-        native.library().gs_batchnorm(native.DTYPES[x.dtype], call, torch.get_num_threads())
+    library.check(
+        library.loaded().gs_batchnorm(library.DTYPES[x.dtype], call, torch.get_num_threads())
     )
 
 

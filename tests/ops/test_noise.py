@@ -8,8 +8,8 @@ from scipy import stats
 
 from cases.engines import ISAS, needs_native, using
 from gossamer.ops import draw_seed, fold_seed, normal, normal_like
-from gossamer.ops.normal import noise_dtype
-from gossamer.ops.philox import _philox, philox_normal
+from gossamer.ops.noise import noise_dtype
+from gossamer.ops.torch.philox import _philox, philox_normal
 
 
 def seed(value: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The native backend: products that cost what the kept weights cost, on the CPU.
 
-The kernels are in csrc/, their operators in ``native_ops``. What they cannot do (other devices,
+The kernels are in csrc/, their operators in ``operators``. What they cannot do (other devices,
 half precision, large full supports) goes to the masked backend, call by call.
 """
 
@@ -12,14 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gossamer.ops import library as native
-from gossamer.ops.geometry import encode, output_shape
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout
-from gossamer.ops.masked import MaskedBackend
-from gossamer.ops.native_ops import local, moments, product
-from gossamer.ops.pattern import DERIVED, Pattern, derive
-from gossamer.ops.sample_ops import one_by_one, runs_together, together
+from gossamer.ops.native import library
+from gossamer.ops.native.geometry import output_shape
+from gossamer.ops.native.kernels import Call
+from gossamer.ops.native.operators import local, moments, product
+from gossamer.ops.native.orders import DERIVED, derive, orders_of, positions_of
+from gossamer.ops.native.samples import runs_together, together
+from gossamer.ops.pattern import Pattern
+from gossamer.ops.torch.draws import one_by_one
+from gossamer.ops.torch.masked import MaskedBackend
+from gossamer.ops.torch_private import is_transformed
 
 _MASKED = MaskedBackend()
 _INDEX_LIMIT = 2**31
@@ -37,9 +41,9 @@ class NativeBackend:
     def supports(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether the kernels run a layer of this layout here."""
         return (
-            native.is_available()
+            library.is_available()
             and device.type == "cpu"
-            and dtype in native.DTYPES
+            and dtype in library.DTYPES
             and layout.numel < _INDEX_LIMIT
         )
 
@@ -72,14 +76,15 @@ class NativeBackend:
         """See ``Backend.product``."""
         if not _runs(x, values, pattern, layout, bias):
             return _MASKED.product(x, values, pattern.bare, layout, bias, growth)
-        call = _Call(x, pattern, layout, growth)
-        return call.restore(product(call.x, values, bias, *call.arguments))
+        shaped = _Shaped(x, layout)
+        call = shaped.call(pattern, growth)
+        return shaped.restore(product(shaped.x, values, bias, call))
 
     def local(
         self,
         x: Tensor,
         mean: Tensor,
-        raw_std: Tensor,
+        variance: Tensor,
         pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
@@ -87,10 +92,11 @@ class NativeBackend:
         growth: Growth | None,
     ) -> Tensor:
         """See ``Backend.local``."""
-        if raw_std.dtype != mean.dtype or not _runs(x, mean, pattern, layout, bias):
-            return _MASKED.local(x, mean, raw_std, pattern.bare, layout, bias, seed, growth)
-        call = _Call(x, pattern, layout, growth)
-        return call.restore(local(call.x, mean, raw_std, bias, seed, *call.arguments))
+        if variance.dtype != mean.dtype or not _runs(x, mean, pattern, layout, bias):
+            return _MASKED.local(x, mean, variance, pattern.bare, layout, bias, seed, growth)
+        shaped = _Shaped(x, layout)
+        call = shaped.call(pattern, growth)
+        return shaped.restore(local(shaped.x, mean, variance, bias, seed, call))
 
     def moments(
         self,
@@ -104,9 +110,10 @@ class NativeBackend:
         """See ``Backend.moments``."""
         if not _runs(x, mean, pattern, layout, bias):
             return _MASKED.moments(x, mean, variance, pattern.bare, layout, bias)
-        call = _Call(x, pattern, layout, None)
-        centre, spread = moments(call.x, mean, variance, bias, *call.arguments)
-        return call.restore(centre), call.restore(spread)
+        shaped = _Shaped(x, layout)
+        call = shaped.call(pattern, None)
+        centre, spread = moments(shaped.x, mean, variance, bias, call)
+        return shaped.restore(centre), shaped.restore(spread)
 
     def samples(
         self,
@@ -119,9 +126,10 @@ class NativeBackend:
         seeds: Tensor,
     ) -> Tensor:
         """See ``Backend.samples``."""
-        if _runs(x, mean, pattern, layout, bias) and runs_together(layout.kind):
-            call = _Call(x, pattern, layout, None)
-            return call.restore(together(call.x, mean, std, bias, seeds, *call.arguments))
+        if _runs(x, mean, pattern, layout, bias) and runs_together(layout):
+            shaped = _Shaped(x, layout)
+            call = shaped.call(pattern, None)
+            return shaped.restore(together(shaped.x, mean, std, bias, seeds, call))
 
         def product(rows: Tensor, values: Tensor) -> Tensor:
             return self.product(rows, values, pattern, layout, bias, None)
@@ -136,14 +144,13 @@ def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Ten
     knows from inside. An input that does not fit the layer goes the same way: torch says what is
     wrong with it, where a kernel would read beyond it.
     """
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack():
-        return False
     return (
-        len(pattern.derived) > 0
+        not is_transformed()
+        and len(pattern.derived) > 0
         and values.numel() > 0
         and x.device.type == "cpu"
         and x.dtype == values.dtype
-        and x.dtype in native.DTYPES
+        and x.dtype in library.DTYPES
         and not torch.is_autocast_enabled("cpu")
         and (bias is None or (bias.dtype == x.dtype and bias.shape == (layout.fan_out,)))
         and _fits(x, layout)
@@ -152,38 +159,43 @@ def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Ten
 
 def _fits(x: Tensor, layout: Layout) -> bool:
     """Whether an input has the layer's channels and is large enough for its kernel."""
-    if layout.kind == "linear":
+    if layout.is_linear:
         return x.dim() >= 1 and x.shape[-1] == layout.shape[1]
     if x.dim() not in (layout.dims + 1, layout.dims + 2):
         return False
     channels, *spatial = x.shape[-1 - layout.dims :]
-    if channels != layout.fan_in * layout.groups:
+    if channels != layout.channels:
         return False
     return all(size >= 1 for size in output_shape(layout, (1, channels, *spatial))[2:])
 
 
-class _Call:
+class _Shaped:
     """An input brought to ``[batch, channels, *spatial]``, and the way back."""
 
-    def __init__(self, x: Tensor, pattern: Pattern, layout: Layout, growth: Growth | None) -> None:
+    def __init__(self, x: Tensor, layout: Layout) -> None:
         if layout.kind == "conv" and layout.padding_mode != "zeros":
             x = F.pad(x, layout.pad_argument, mode=layout.padding_mode)
             none = tuple((0, 0) for _ in layout.padding)
             layout = replace(layout, padding=none, padding_mode="zeros")
         self.leading: tuple[int, ...] | None = None
         self.is_single = False
-        if layout.kind == "linear":
-            self.leading = tuple(x.shape[:-1])
-            x = x.reshape(-1, x.shape[-1])
+        if layout.is_linear:
+            if x.dim() != 2:  # a reshape that changes nothing would still be a node of the graph
+                self.leading = tuple(x.shape[:-1])
+                x = x.reshape(-1, x.shape[-1])
         elif x.dim() == layout.dims + 1:
             self.is_single = True
             x = x.unsqueeze(0)
         self.x = x
+        self.layout = layout
+
+    def call(self, pattern: Pattern, growth: Growth | None) -> Call:
+        """What the operators take beside the input and the values."""
         buffers = [] if growth is None else growth.buffers
-        self.arguments = (pattern.positions, pattern.orders, buffers, encode(layout))
+        return Call(positions_of(pattern), orders_of(pattern), buffers, self.layout)
 
     def restore(self, y: Tensor) -> Tensor:
         """The output in the shape that the caller expects."""
-        if self.leading is not None and len(self.leading) != 1:
+        if self.leading is not None:
             return y.reshape(*self.leading, y.shape[-1])
         return y.squeeze(0) if self.is_single else y

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gossamer.ops.geometry import decode
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout
+from gossamer.ops.native.geometry import decode
 
 BLOCK = 2**19
 """Values of the dense gradient that exist at once (2 MB in float32), at least one row."""
@@ -125,9 +125,9 @@ def _block(
     x: Tensor, gradient: Tensor, layout: Layout, group: int, first: int, count: int
 ) -> Tensor:
     """Rows ``first`` to ``first + count`` of the gradient of the weight, within one group."""
-    if layout.kind == "linear":
+    if layout.is_linear:
         return gradient[:, first : first + count].t() @ x
-    transposed = layout.kind == "conv_transpose"
+    transposed = layout.is_transposed
     # A row is an output channel, or of a transposed convolution an input channel; the other side
     # gives all channels of the group.
     rows, other = (x, gradient) if transposed else (gradient, x)

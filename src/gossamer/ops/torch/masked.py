@@ -17,11 +17,10 @@ from torch.nn import functional as F
 
 from gossamer.ops.growth import Growth, probe
 from gossamer.ops.layout import Layout
-from gossamer.ops.normal import noise_dtype, normal_like
+from gossamer.ops.noise import noise_dtype, normal_like
 from gossamer.ops.pattern import Pattern
-from gossamer.ops.posterior import variance_of
-from gossamer.ops.reading import reading, skips
-from gossamer.ops.sample_ops import one_by_one
+from gossamer.ops.torch.draws import one_by_one
+from gossamer.ops.torch.reading import reading, skips
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
@@ -46,7 +45,7 @@ class MaskedBackend:
 
     def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
         """Of a linear layer that reads few of its inputs: which, and the support among them."""
-        if indices is None or layout.kind != "linear":
+        if indices is None or not layout.is_linear:
             return ()
         columns = indices.to(torch.int64) % layout.shape[1]
         live, place = torch.unique(columns, return_inverse=True)
@@ -87,7 +86,7 @@ class MaskedBackend:
         self,
         x: Tensor,
         mean: Tensor,
-        raw_std: Tensor,
+        variance: Tensor,
         pattern: Pattern,
         layout: Layout,
         bias: Tensor | None,
@@ -97,7 +96,7 @@ class MaskedBackend:
         """See ``Backend.local``."""
         x = _pad(x, layout)
         centre = _apply(x, _dense(mean, pattern.indices, layout, growth), layout, bias)
-        spread = _variance(x, variance_of(raw_std), pattern.indices, layout)
+        spread = _variance(x, variance, pattern.indices, layout)
         return _add_noise(centre, spread, normal_like(seed, spread))
 
     def moments(
@@ -192,28 +191,19 @@ def _pad(x: Tensor, layout: Layout) -> Tensor:
 
     Unchanged where the product pads by itself.
     """
-    if layout.kind != "conv" or layout.symmetric_padding is not None:
+    if layout.is_padded_by_product:
         return x
     mode = "constant" if layout.padding_mode == "zeros" else layout.padding_mode
     return F.pad(x, layout.pad_argument, mode=mode)
 
 
 def _apply(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None) -> Tensor:
-    if layout.kind == "linear":
+    if layout.is_linear:
         return F.linear(x, weight, bias)
-    if layout.kind == "conv":
+    stride, dilation, groups = layout.stride, layout.dilation, layout.groups
+    if not layout.is_transposed:
         padding = layout.symmetric_padding or (0,) * layout.dims
-        conv = _CONV[layout.dims]
-        return conv(x, weight, bias, layout.stride, padding, layout.dilation, layout.groups)
+        return _CONV[layout.dims](x, weight, bias, stride, padding, dilation, groups)
     padding = tuple(a for a, _ in layout.padding)
     transposed = _CONV_TRANSPOSE[layout.dims]
-    return transposed(
-        x,
-        weight,
-        bias,
-        layout.stride,
-        padding,
-        layout.output_padding,
-        layout.groups,
-        layout.dilation,
-    )
+    return transposed(x, weight, bias, stride, padding, layout.output_padding, groups, dilation)

@@ -12,21 +12,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gossamer.core.gaussian import std_from_raw
-from gossamer.ops import library as native
+from gossamer.ops.native import library
+from gossamer.ops.native.once import once_differentiable
+from gossamer.ops.torch_private import is_transformed
 
 _VARIANCE, _VARIANCE_BACKWARD, _KL = range(3)
 
 
 def is_fused(*parameters: Tensor) -> bool:
     """Whether ``variance`` and ``kl_sum`` run on these parameters."""
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack():
-        return False
-    return native.is_available() and all(
-        p.device.type == "cpu" and p.dtype in native.DTYPES and p.dtype == parameters[0].dtype
-        for p in parameters
+    return (
+        not is_transformed()
+        and library.is_available()
+        and all(
+            p.device.type == "cpu" and p.dtype in library.DTYPES and p.dtype == parameters[0].dtype
+            for p in parameters
+        )
     )
 
 
@@ -57,10 +60,10 @@ def kl_sum(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
 
 def _call(raw: Tensor, **fields: Any) -> float:
     total = ctypes.c_double()
-    call = native.Posterior(count=raw.numel(), raw=raw.data_ptr(), **fields)
-    native.check(
-        native.library().gs_posterior(
-            native.DTYPES[raw.dtype], call, total, torch.get_num_threads()
+    call = library.Posterior(count=raw.numel(), raw=raw.data_ptr(), **fields)
+    library.check(
+        library.loaded().gs_posterior(
+            library.DTYPES[raw.dtype], call, total, torch.get_num_threads()
         )
     )
     return total.value
@@ -77,17 +80,18 @@ def run_variance(raw: Tensor) -> Tensor:
 def run_variance_backward(raw: Tensor, gradient: Tensor) -> Tensor:
     """The gradient of ``raw`` from that of its variance."""
     raw, gradient = raw.contiguous(), gradient.contiguous()
-    draw = torch.empty_like(raw)
-    _call(raw, task=_VARIANCE_BACKWARD, dvariance=gradient.data_ptr(), draw=draw.data_ptr())
-    return draw
+    raw_grad = torch.empty_like(raw)
+    _call(raw, task=_VARIANCE_BACKWARD, dvariance=gradient.data_ptr(), raw_grad=raw_grad.data_ptr())
+    return raw_grad
 
 
 def _run_kl(mean: Tensor, raw: Tensor, prior_std: float, saves: bool) -> tuple[Tensor, Tensor]:
     """The sum and, if it is kept, the gradient of ``raw``: one logarithm and softplus for both."""
     mean, raw = mean.contiguous(), raw.contiguous()
-    draw = raw.new_empty(raw.shape if saves else [0])
-    total = _call(raw, task=_KL, mean=mean.data_ptr(), prior=prior_std, draw=native.address(draw))
-    return raw.new_tensor(total), draw
+    raw_grad = raw.new_empty(raw.shape if saves else [0])
+    address = library.address(raw_grad)
+    total = _call(raw, task=_KL, mean=mean.data_ptr(), prior=prior_std, raw_grad=address)
+    return raw.new_tensor(total), raw_grad
 
 
 _variance = torch.library.custom_op("gossamer::variance", run_variance, mutates_args=())
@@ -124,11 +128,11 @@ def _keep_kl(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -
 
 
 def _kl_gradients(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    mean, draw = ctx.saved_tensors
+    mean, raw_grad = ctx.saved_tensors
     needs_mean, needs_raw = ctx.needs_input_grad[:2]
     return (
         mean * (gradient * ctx.precision) if needs_mean else None,
-        draw * gradient if needs_raw else None,
+        raw_grad * gradient if needs_raw else None,
         None,
         None,
     )

@@ -1,0 +1,65 @@
+"""Everything of torch that Gossamer uses and torch does not promise to keep.
+
+Each name stands in one function with one test (tests/ops/test_torch_private.py), and no other file
+of the package may use it (tests/architecture). A torch that drops or changes a name fails there.
+Most functions ask what torch is doing at the moment: the native engine works on memory, where
+torch's transforms and recorders see nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+NO_BACKWARD = -1
+"""What ``backward_number`` gives outside of backward passes."""
+
+
+def is_transformed() -> bool:
+    """Whether a torch.func transform (``vmap``, ``grad``, ``jvp``) runs.
+
+    Its tensors are wrappers without memory. Without this question they would reach a kernel, whose
+    ``data_ptr`` call fails. Compiled code is asked while it is traced, where wrappers do no harm.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_recorded() -> bool:
+    """Whether a dispatch mode or ``torch.jit.trace`` watches every operator.
+
+    A kernel's work would be missing in what they record.
+    """
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
+
+
+def is_forward_differentiated() -> bool:
+    """Whether forward-mode differentiation is on (``torch.autograd.forward_ad``).
+
+    A kernel knows no tangents: they would be lost.
+    """
+    return bool(forward_ad._current_level >= 0)
+
+
+def backward_number() -> int:
+    """The number of the backward pass that runs; ``NO_BACKWARD`` outside of one.
+
+    It tells a second use of a weight in one pass, whose gradients are summed, from the first use in
+    the next. Without it every use would start anew.
+    """
+    return torch._C._current_graph_task_id()
+
+
+def in_backward() -> bool:
+    """Whether a backward pass runs: a forward inside of it recomputes (checkpointing)."""
+    return backward_number() != NO_BACKWARD
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was changed in place; -1 if made in inference mode, which counts none.
+
+    What was derived from a tensor is derived anew when this changes.
+    """
+    return -1 if tensor.is_inference() else tensor._version
