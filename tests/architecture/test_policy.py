@@ -32,6 +32,26 @@ def test_no_pickle_in_the_package() -> None:
     assert set(users) <= allowed
 
 
+def test_private_names_of_torch_stand_in_one_file() -> None:
+    """Each may go with the next torch; there each has a function and a test."""
+    pattern = re.compile(r"torch\._C|\b_C\b|\._version\b|_current_level")
+    users = [p.name for p in SOURCES if pattern.search(p.read_text(encoding="utf-8"))]
+    assert users == ["torch_private.py"]
+
+
+def test_other_packages_see_only_the_face_of_ops() -> None:
+    ops = ROOT / "src" / "gossamer" / "ops"
+    outside = [p for p in SOURCES if ops not in p.parents]
+    imports = re.compile(r"^(?:from|import) .*", re.M)
+    users = {
+        p.name: line
+        for p in outside
+        for line in imports.findall(p.read_text(encoding="utf-8"))
+        if "gossamer.ops." in line
+    }
+    assert not users
+
+
 def test_every_method_has_a_page_and_a_file() -> None:
     """The independence contract covers the folder: a method elsewhere would escape it."""
     files = {p.stem for p in (ROOT / "src/gossamer/inference/methods").glob("[a-z]*.py")}

@@ -42,7 +42,7 @@ def rank_by_passes(
         with frozen_batchnorm(model), at_mean(model) if rule.at_mean else nullcontext():
             torch.autograd.grad(closure(), leading, allow_unused=True)
         for weight, summed in zip(armed, sums, strict=True):
-            summed.add_(rule.contribution(_growth(weight).dense))
+            summed.add_(rule.contribution(_growth(weight).summed))
     for weight, summed in zip(armed, sums, strict=True):
         growth, indices = _growth(weight), weight.layer.indices
         assert indices is not None

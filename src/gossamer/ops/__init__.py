@@ -7,7 +7,7 @@ here, never from deeper.
 
 from gossamer.ops.backend import BACKENDS, Backend, get_backend
 from gossamer.ops.choice import AUTO, MEASURE, choose
-from gossamer.ops.growth import Growth
+from gossamer.ops.growth import Growth, Reducer
 from gossamer.ops.layout import Layout, resolve_padding
 from gossamer.ops.native import gaussian, library
 from gossamer.ops.native.batchnorm import batchnorm, batchnorm_relu_by, runs_batchnorm
@@ -26,6 +26,7 @@ __all__ = [
     "Layout",
     "Pattern",
     "ReadInputs",
+    "Reducer",
     "batchnorm",
     "batchnorm_relu_by",
     "choose",

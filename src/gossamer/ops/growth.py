@@ -4,20 +4,53 @@ An *armed* layer routes its dense weight through ``probe``, an identity whose ba
 gradient's scores into the bounded buffers of a ``Growth``: the k best off the support and those on
 it. The buffers are tensors that a registered operator changes in place, so an armed layer compiles
 to a second graph without a break. The last backward before a swap counts: each one overwrites.
+
+Where several processes share a batch, a ``Reducer`` sums every block of the gradient over them
+before it is scored: the best of sums are not the sum of bests.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from gossamer.core.scores import SCORES, Score, score_named
 from gossamer.core.support import Support
 from gossamer.ops.torch_private import NO_BACKWARD, backward_number
 
 _EMPTY = -1
+_PASS, _USES, _SCORE, _REDUCER = range(4)
+
+
+class Reducer(Protocol):
+    """Sums gradients over the processes that train together."""
+
+    def sum_(self, block: Tensor) -> Tensor:
+        """The sum over all processes, of the shape of ``block``, which may hold it.
+
+        All processes come here with the same blocks in the same order, inside the backward pass.
+        """
+        ...
+
+
+_REDUCERS: list[Reducer] = []
+
+
+def _handle_of(reducer: Reducer | None) -> int:
+    """The number by which operators know a reducer; they take tensors only.
+
+    A reducer is kept for the life of the process, which has one.
+    """
+    if reducer is None:
+        return _EMPTY
+    for handle, known in enumerate(_REDUCERS):
+        if known is reducer:
+            return handle
+    _REDUCERS.append(reducer)
+    return len(_REDUCERS) - 1
 
 
 @dataclass(eq=False)
@@ -29,9 +62,10 @@ class Growth:
         positions: int64 ``[k]``, their flat positions; -1 until a backward has filled them.
         own: ``[nnz]`` scores on the support.
         dense: ``[numel]`` gradient summed over the uses of the weight in one backward pass, where
-            it is known to have several or several passes are averaged; else ``[0]``.
-        task: int64 ``[2]`` on the CPU: number of the backward pass that wrote last, and how often
-            it used the weight.
+            it is known to have several or several passes are averaged; else ``[0]``. Of this
+            process alone: ``summed`` is the gradient of all.
+        task: int64 ``[4]`` on the CPU: number of the backward pass that wrote last, how often it
+            used the weight, which score counts, and which reducer sums.
     """
 
     scores: Tensor
@@ -42,16 +76,51 @@ class Growth:
 
     @classmethod
     def empty(
-        cls, support: Support, count: int, device: torch.device, *, keep_dense: bool
+        cls,
+        support: Support,
+        count: int,
+        device: torch.device,
+        *,
+        keep_dense: bool,
+        score: str = "abs",
+        reducer: Reducer | None = None,
     ) -> Growth:
-        """Buffers for the ``count`` best positions off ``support``."""
+        """Buffers for the ``count`` best positions off ``support``.
+
+        Args:
+            support: The kept positions.
+            count: How many candidates are kept, at most.
+            device: Of the weight.
+            keep_dense: Whether the uses of the weight in one pass are summed.
+            score: Key of ``gossamer.core.scores.SCORES``.
+            reducer: Sums gradients over processes; ``None`` for a process alone.
+        """
         k = min(count, support.numel - support.nnz)
+        score_named(score)
+        task = [_EMPTY, _EMPTY, list(SCORES).index(score), _handle_of(reducer)]
         return cls(
             scores=torch.zeros(k, device=device),
             positions=torch.full((k,), _EMPTY, dtype=torch.int64, device=device),
             own=torch.zeros(support.nnz, device=device),
             dense=torch.zeros(support.numel if keep_dense else 0, device=device),
-            task=torch.full((2,), _EMPTY, dtype=torch.int64),
+            task=torch.tensor(task, dtype=torch.int64),
+        )
+
+    @property
+    def score(self) -> Score:
+        """The function that scores a block of the gradient."""
+        return list(SCORES.values())[int(self.task[_SCORE])]
+
+    def reduced(self, block: Tensor) -> Tensor:
+        """A block of the gradient summed over processes; it may be written into."""
+        handle = int(self.task[_REDUCER])
+        return block if handle == _EMPTY else _REDUCERS[handle].sum_(block)
+
+    @property
+    def summed(self) -> Tensor:
+        """``dense`` summed over processes; a process alone gets ``dense`` itself."""
+        return (
+            self.dense if int(self.task[_REDUCER]) == _EMPTY else self.reduced(self.dense.clone())
         )
 
     @property
@@ -67,7 +136,7 @@ class Growth:
     @property
     def needs_dense(self) -> bool:
         """Whether one backward pass used the weight several times with nowhere to sum."""
-        return int(self.task[1]) > 1 and self.dense.numel() == 0
+        return int(self.task[_USES]) > 1 and self.dense.numel() == 0
 
     @property
     def buffers(self) -> list[Tensor]:
@@ -85,9 +154,9 @@ class Growth:
     def note_use(self) -> bool:
         """Count a use of the weight; whether the same backward pass has used it before."""
         number = backward_number()
-        again = number != NO_BACKWARD and int(self.task[0]) == number
-        self.task[0] = number
-        self.task[1] = int(self.task[1]) + 1 if again else 1
+        again = number != NO_BACKWARD and int(self.task[_PASS]) == number
+        self.task[_PASS] = number
+        self.task[_USES] = int(self.task[_USES]) + 1 if again else 1
         return again
 
     def catch(self, gradient: Tensor, indices: Tensor) -> None:
@@ -102,10 +171,15 @@ class Growth:
             return
         if self.dense.numel() > 0:
             flat = self.dense.add_(flat) if again else self.dense.copy_(flat)
-        self.rank(flat.abs(), indices)
+        self.rank_gradient(flat, indices)
 
     def __deepcopy__(self, memo: object) -> None:
         """A copy of an armed layer is not armed."""
+
+    def rank_gradient(self, flat: Tensor, indices: Tensor) -> None:
+        """Fill the buffers from a gradient ``[numel]`` of this process, which stays as it is."""
+        block = self.reduced(flat.clone())
+        self.rank(self.score(block, range(block.numel())), indices)
 
     def rank(self, size: Tensor, indices: Tensor) -> None:
         """Fill the buffers from addition scores ``size`` ``[numel]``, all at least 0."""

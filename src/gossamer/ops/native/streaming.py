@@ -46,12 +46,13 @@ def _catch_streamed(
             growth.new_pass()
         for start, block in gradient_blocks(x, gradient, layout):
             dense[start : start + block.numel()] += block
-        growth.rank(dense.abs(), indices)
+        growth.rank_gradient(dense, indices)
         return
-    own.copy_(own_gradient.abs())
+    score = growth.score
+    own.copy_(score(growth.reduced(own_gradient.clone()), indices))
     best = _Best(scores.numel())
     for start, block in gradient_blocks(x, gradient, layout):
-        size = block.abs_()
+        size = score(growth.reduced(block), range(start, start + block.numel()))
         inside = torch.searchsorted(indices, torch.tensor([start, start + size.numel()]))
         kept = indices[int(inside[0]) : int(inside[1])].to(torch.int64) - start
         best.offer(size.index_fill_(0, kept, -1.0), start)
