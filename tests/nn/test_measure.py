@@ -10,13 +10,13 @@ from torch import nn
 
 import gossamer as gs
 from cases.engines import needs_native
-from gossamer.nn import measure, restore_engines, sparse_layers
+from gossamer.nn import measure, restore_backends, sparse_layers
 
 pytestmark = needs_native
 
 
 def engines(model: nn.Module) -> list[str]:
-    return [layer.engine for layer in sparse_layers(model).values()]
+    return [layer.backend.name for layer in sparse_layers(model).values()]
 
 
 def hooks(model: nn.Module) -> int:
@@ -62,7 +62,7 @@ def test_measuring_leaves_no_trace_but_the_engine():
     x, found = torch.randn(2, 3, 6, 6), []
     for one in (net, twin):
         if one is twin:
-            restore_engines(twin, {"": net.engine})
+            restore_backends(twin, {"": net.backend.name})
             assert hooks(twin) == 0
         torch.manual_seed(1)
         y = one(x)

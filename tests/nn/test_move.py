@@ -408,10 +408,10 @@ def test_switching_engines_leaves_nothing_of_the_other():
     wanted = layer(x)
     masked = {n for n, _ in layer.named_buffers()}
     assert masked == {"indices", "pattern_live", "pattern_compact"}
-    layer.use_engine("native")
+    layer.use_backend("native")
     assert not masked & {n for n, _ in layer.named_buffers()} - {"indices"}
     torch.testing.assert_close(layer(x), wanted, rtol=1e-5, atol=1e-6)
-    layer.use_engine("masked")
+    layer.use_backend("masked")
     assert {n for n, _ in layer.named_buffers()} == masked
     assert torch.equal(layer(x), wanted)
 

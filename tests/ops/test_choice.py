@@ -12,7 +12,7 @@ from torch import nn
 import gossamer as gs
 from cases.engines import needs_native
 from gossamer.errors import UnknownName
-from gossamer.nn import restore_engines, sparse_layers
+from gossamer.nn import restore_backends, sparse_layers
 from gossamer.ops import AUTO, Layout, choice, choose, library
 from reference.method_runs import build
 
@@ -105,7 +105,7 @@ def network() -> nn.Module:
 
 
 def engines(model: nn.Module) -> dict[str, str]:
-    return {name: layer.engine for name, layer in sparse_layers(model).items()}
+    return {name: layer.backend.name for name, layer in sparse_layers(model).items()}
 
 
 @needs_native
@@ -134,7 +134,7 @@ def test_a_run_goes_on_with_its_engines(name):
     """Saved with engines that nothing would choose: restored, and bit for bit the same run."""
     options = {"net": network(), "sparsity": 0.9}
     method = build(name, backend="masked", **options)
-    sparse_layers(method.model)["0"].use_engine("native")
+    sparse_layers(method.model)["0"].use_backend("native")
     steps(method, 4)
     state = copy.deepcopy(method.state_dict())
     saved = {"0": "native", "2": "masked", "4": "masked"}
@@ -157,10 +157,10 @@ def test_restoring_changes_what_is_named_alone():
     bnn = gs.to_bayesian(network(), 0.9, backend="masked")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        restore_engines(bnn, {"2": "native", "gone": "native"})
+        restore_backends(bnn, {"2": "native", "gone": "native"})
     assert engines(bnn) == {"0": "masked", "2": "native", "4": "masked"}
     with pytest.raises(UnknownName):
-        restore_engines(bnn, {"2": "dense"})
+        restore_backends(bnn, {"2": "dense"})
 
 
 @pytest.mark.usefixtures("no_library")
@@ -184,7 +184,7 @@ def test_a_run_goes_on_without_the_library(monkeypatch):
     monkeypatch.setattr(library, "is_available", lambda: False)
     monkeypatch.setattr(library, "reason", lambda: "no compiler")
     with pytest.warns(UserWarning, match=r"was saved with the native engine.*no compiler") as seen:
-        restore_engines(bnn, {"0": "masked", "2": "native", "4": "native"})
+        restore_backends(bnn, {"0": "masked", "2": "native", "4": "native"})
     assert [str(w.message).split()[1] for w in seen] == ["2", "4"]
     assert set(engines(bnn).values()) == {"masked"}
     assert torch.equal(bnn(torch.ones(2, 4)), before)

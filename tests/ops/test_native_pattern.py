@@ -41,7 +41,7 @@ def test_a_change_of_the_indices_is_noticed(name):
     p = problem(*LAYOUTS[name], torch.float64)
     other = Support.random(p.layout.shape, p.support.nnz, torch.Generator().manual_seed(9))
     layer, fresh = (
-        DeterministicLayer(p.layout, kept, p.mean.clone(), None, engine="native")
+        DeterministicLayer(p.layout, kept, p.mean.clone(), None, backend="native")
         for kept in (p.support, other)
     )
     before = layer(p.x)

@@ -105,7 +105,7 @@ class Pruner:
         model: Deterministic sparse layers, full ones included.
         optimizer: A sampler over its parameters.
         rule: What is masked.
-        backend: ``auto`` lets the layers choose their engine again as they shrink.
+        backend: ``auto`` lets the layers choose their backend again as they shrink.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class Pruner:
             for layer in weight.layers:
                 layout, nnz = layer.layout, layer.nnz
                 device, dtype = parameter.device, parameter.dtype
-                layer.use_engine(choose(AUTO, layout, nnz, device, dtype, noisy=False))
+                layer.use_backend(choose(AUTO, layout, nnz, device, dtype, noisy=False))
 
     def _thresholds(self, target: float) -> dict[str, float]:
         """λ₂ per layer so that the target's share of the weights is removed."""

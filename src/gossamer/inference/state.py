@@ -10,7 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from gossamer.errors import InvalidValue
 from gossamer.likelihoods import Likelihood
-from gossamer.nn import adopt, restore_engines, sparse_layers
+from gossamer.nn import adopt, restore_backends, sparse_layers
 
 
 class Stepped(Protocol):
@@ -25,13 +25,14 @@ class Stepped(Protocol):
 
 def common_state(method: Stepped) -> dict[str, Any]:
     """Name, network, likelihood, optimiser, steps, and the backends that the layers run on."""
+    layers = sparse_layers(method.model)
     return {
         "method": method.name,
         "model": dict(method.model.state_dict()),
         "likelihood": dict(method.likelihood.state_dict()),
         "optimizer": method.optimizer.state_dict(),
         "steps": method.steps,
-        "engines": {name: layer.engine for name, layer in sparse_layers(method.model).items()},
+        "backends": {name: layer.backend.name for name, layer in layers.items()},
     }
 
 
@@ -50,11 +51,17 @@ def not_own_state(name: str, saved: object = None) -> InvalidValue:
     return InvalidValue("state", saved, rule, "load the state of such a run")
 
 
+def saved_backends(state: dict[str, Any]) -> dict[str, str]:
+    """What every layer ran on; states from before 0.2 call it ``engines``."""
+    found: dict[str, str] = state.get("backends", state.get("engines", {}))
+    return found
+
+
 def load_common_state(method: Stepped, state: dict[str, Any]) -> None:
     """Go on where ``common_state`` was taken; supports may have other sizes than now."""
     adopt(method.model, state["model"])
     method.likelihood.load_state_dict(state["likelihood"])
-    restore_engines(method.model, state["engines"])
+    restore_backends(method.model, saved_backends(state))
     optimizer: Optimizer = method.optimizer
     # A copy: torch keeps the given tensors, and two methods would then share their moments.
     optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))

@@ -1,6 +1,6 @@
 """What all sparse layers share.
 
-A support, a bias, an engine, and the three ways to use the weights (mean, one draw, local noise).
+A support, a bias, a backend, and the three ways to use the weights (mean, one draw, local noise).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SparseLayer(nn.Module):
         layout: Shape and geometry of the weight.
         support: The kept positions.
         bias: Dense, deterministic; or ``None``.
-        engine: Name of the backend.
+        backend: Name of what computes the layer.
         draws_weights: The layer is used under two names or shares its parameters, so all its uses
             must see one θ: local noise, which is independent per use, would be wrong.
 
@@ -95,15 +95,15 @@ class SparseLayer(nn.Module):
         support: Support,
         bias: nn.Parameter | None,
         *,
-        engine: str = "masked",
+        backend: str = "masked",
         draws_weights: bool = False,
     ) -> None:
         super().__init__()
-        get_backend(engine)
+        get_backend(backend)
         if support.shape != layout.shape:
             raise InvalidValue("support shape", support.shape, f"must equal {layout.shape}")
         self.layout = layout
-        self.engine = engine
+        self._backend_name = backend
         self.draws_weights = draws_weights
         self.shared_seed: Tensor | None = None
         self.in_shared_forward = False
@@ -116,18 +116,18 @@ class SparseLayer(nn.Module):
 
     @property
     def backend(self) -> Backend:
-        """The engine that computes this layer."""
-        return get_backend(self.engine)
+        """The backend that computes this layer."""
+        return get_backend(self._backend_name)
 
-    def use_engine(self, name: str) -> None:
+    def use_backend(self, name: str) -> None:
         """Let another backend compute this layer from now on."""
         get_backend(name)
-        self.engine = name
+        self._backend_name = name
         self.refresh_pattern()
 
     @property
     def pattern(self) -> Pattern:
-        """The support as the engine reads it."""
+        """The support as the backend reads it."""
         if torch.compiler.is_compiling():
             return self._present_pattern()
         if self._is_stale():
@@ -143,7 +143,7 @@ class SparseLayer(nn.Module):
     def note_read_inputs(self, inputs: Tensor | None) -> None:
         """Note that the present values are 0 but for those of some inputs.
 
-        The engine may then leave the others out of a forward pass. It holds for these values only.
+        The backend may then leave the others out of a forward pass. It holds for these values only.
 
         Args:
             inputs: int64 ``[k]``, of a linear layer with a full support; ``None`` takes it back.
@@ -165,14 +165,14 @@ class SparseLayer(nn.Module):
         return self.indices is not None and _identity(self.indices) != self._derived_from
 
     def refresh_pattern(self) -> None:
-        """Derive anew what the engine needs; after every change of ``indices``.
+        """Derive anew what the backend needs; after every change of ``indices``.
 
         Tensors keep their identity where their shape allows it, so that compiled graphs hold.
         """
         found = self.backend.prepare(self.indices, self.layout)
         derived = {f"pattern_{n}": t for n, t in zip(self.backend.derived, found, strict=False)}
         for name in [n for n in self._buffers if n.startswith("pattern_") and n not in derived]:
-            delattr(self, name)  # of another engine, or of a support that had more to prepare
+            delattr(self, name)  # of another backend, or of a support that had more to prepare
         for name, tensor in derived.items():
             held = getattr(self, name, None)
             if held is not None and held.shape == tensor.shape and held.device == tensor.device:
@@ -364,9 +364,7 @@ class BayesianLayer(SparseLayer, StochasticModule):
     def kl_divergence(self) -> Tensor:
         """Σ KL(N(mean, std²) || prior) over the kept weights, in nats: 0-d."""
         prior = self.prior
-        if isinstance(prior, Gaussian) and gaussian.is_fused(
-            self.weight_mean, self.weight_raw_std
-        ):
+        if isinstance(prior, Gaussian) and gaussian.is_fused(self.weight_mean, self.weight_raw_std):
             return gaussian.kl_sum(self.weight_mean, self.weight_raw_std, prior.std)
         return prior.kl(gaussian.at_least_float32(self.weight_mean), self.weight_std).sum()
 

@@ -85,7 +85,7 @@ def to_bayesian(
             all.
         exclude: Never these.
         backend: ``auto`` chooses per layer by a fixed rule (docs/native.md), ``measure`` by timing
-            both engines on the first training input; or ``native``, ``masked``.
+            both backends on the first training input; or ``native``, ``masked``.
         generator: Source of the random support; torch's default generator if ``None``.
         inplace: Convert ``model`` itself (a bare layer is returned anew all the same).
 
@@ -117,7 +117,7 @@ def to_bayesian(
             rescale=rescale,
             include=include,
             exclude=exclude,
-            engine=backend,
+            backend=backend,
             noisy=True,
             generator=generator,
         ),
@@ -157,7 +157,7 @@ def to_sparse(
             rescale=rescale,
             include=include,
             exclude=exclude,
-            engine=backend,
+            backend=backend,
             noisy=False,
             generator=generator,
         ),
@@ -196,7 +196,7 @@ class _Choice:
     rescale: bool
     include: Iterable[Pattern] | None
     exclude: Iterable[Pattern]
-    engine: str
+    backend: str
     noisy: bool
     generator: torch.Generator | None
 
@@ -235,9 +235,9 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     counts = allocate(sizes, choice.sparsity, choice.distribution)
     for candidate, nnz in zip(candidates, counts, strict=True):
         model = _replace(model, candidate, nnz, build, choice)
-    if choice.engine != "masked":
+    if choice.backend != "masked":
         use_native_batchnorm(model)
-    link_adjacent(model)  # whatever the engines: a run may go on with others
+    link_adjacent(model)  # whatever the backends: a run may go on with others
     if any(c.is_shared for c in candidates):
         model.register_forward_pre_hook(begin_shared_draws)
         model.register_forward_hook(end_shared_draws)
@@ -259,8 +259,8 @@ def _replace(
         )
     kept, values = choice.select(weight.detach(), nnz)
     layout = _layout(candidate.modules[0])
-    engine = choose(choice.engine, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
-    options: dict[str, Any] = {"engine": engine, "draws_weights": candidate.is_shared}
+    backend = choose(choice.backend, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
+    options: dict[str, Any] = {"backend": backend, "draws_weights": candidate.is_shared}
     shared: dict[str, nn.Parameter] = {}
     for module in candidate.modules:
         layer = build(module, kept, values, options)
@@ -270,7 +270,7 @@ def _replace(
             parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)
         _move_hooks(module, layer)
-        if choice.engine == MEASURE:
+        if choice.backend == MEASURE:
             measure_at_first_use(layer)
         for name, other in list(model.named_modules(remove_duplicate=False)):
             if other is module:

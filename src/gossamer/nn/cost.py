@@ -186,7 +186,7 @@ def summary(model: nn.Module, input_shape: Sequence[int] | None = None) -> Summa
                 forward_flops=_times(factor, _PRODUCT * layer.nnz),
                 training_flops=_times(factor, passes * layer.nnz),
                 dense_flops=_times(factor, _PRODUCT * layer.layout.numel),
-                backend=layer.engine,
+                backend=layer.backend.name,
                 note=reader_of(model, weight.name) or ("shared" if layer.draws_weights else ""),
             )
         )

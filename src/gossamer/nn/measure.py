@@ -1,7 +1,7 @@
-"""``backend="measure"``: a layer times both engines on its first training input, and keeps one.
+"""``backend="measure"``: a layer times both backends on its first training input, and keeps one.
 
-Opt-in, because a clock decides: two runs of one seed may take different engines, whose results
-differ by rounding. A run that goes on takes the engines that it had.
+Opt-in, because a clock decides: two runs of one seed may take different backends, whose results
+differ by rounding. A run that goes on takes the backends that it had.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ROUNDS = 3
 
 
 def measure_at_first_use(layer: SparseLayer) -> None:
-    """Let the first forward pass with gradients choose the layer's engine."""
+    """Let the first forward pass with gradients choose the layer's backend."""
     layer.register_forward_pre_hook(_measure)
 
 
 def forget_measurement(model: nn.Module) -> None:
-    """Take the hook off all layers: their engines are known."""
+    """Take the hook off all layers: their backends are known."""
     for module in model.modules():
         for key, hook in list(module._forward_pre_hooks.items()):
             if hook is _measure:
@@ -39,12 +39,12 @@ def _measure(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     x = inputs[0].detach()
     runs = [name for name, b in BACKENDS.items() if b.supports(layer.layout, x.device, x.dtype)]
     seconds = {name: _seconds(layer, name, x) for name in runs}
-    layer.use_engine(min(seconds, key=lambda name: seconds[name]))
+    layer.use_backend(min(seconds, key=lambda name: seconds[name]))
 
 
-def _seconds(layer: SparseLayer, engine: str, x: Tensor) -> float:
+def _seconds(layer: SparseLayer, name: str, x: Tensor) -> float:
     """Median time of a forward and backward pass; the layer itself is left as it is."""
-    backend = BACKENDS[engine]
+    backend = BACKENDS[name]
     pattern = Pattern(layer.indices, backend.prepare(layer.indices, layer.layout))
     values = layer.leading().detach().clone().requires_grad_()
     x = x.clone().requires_grad_(x.is_floating_point())

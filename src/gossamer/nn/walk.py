@@ -54,14 +54,14 @@ def sparse_layers(model: nn.Module) -> dict[str, SparseLayer]:
     return {name: m for name, m in model.named_modules() if isinstance(m, SparseLayer)}
 
 
-def restore_engines(model: nn.Module, engines: Mapping[str, str]) -> None:
-    """Give the layers the engines that a run was saved with, so that it goes on bit for bit.
+def restore_backends(model: nn.Module, backends: Mapping[str, str]) -> None:
+    """Give the layers the backends that a run was saved with, so that it goes on bit for bit.
 
     Where the native engine is missing the layers run on the masked one, and a warning says so.
     """
     forget_measurement(model)
     for name, layer in sparse_layers(model).items():
-        wanted = engines.get(name, layer.engine)
+        wanted = backends.get(name, layer.backend.name)
         if wanted == "native" and not library.is_available():
             warnings.warn(
                 f"layer {name or 'root'} was saved with the native engine, which is not available "
@@ -69,8 +69,8 @@ def restore_engines(model: nn.Module, engines: Mapping[str, str]) -> None:
                 stacklevel=2,
             )
             wanted = "masked"
-        if wanted != layer.engine:
-            layer.use_engine(wanted)
+        if wanted != layer.backend.name:
+            layer.use_backend(wanted)
 
 
 def weights_of(model: nn.Module) -> list[Weight]:

@@ -60,21 +60,21 @@ class Rectified(Moments):
 
 def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
     """W x + b with W and x independent: μ m + b and μ² v + σ² (m² + v), in O(nnz)."""
-    engine, pattern, layout = layer.backend, layer.pattern, layer.layout
+    backend, pattern, layout = layer.backend, layer.pattern, layer.layout
     mean = layer.leading()
     if not isinstance(layer, BayesianLayer):
         if isinstance(x, Tensor):
-            return engine.product(x, mean, pattern, layout, layer.bias, None)
-        centre = engine.product(x.mean, mean, pattern, layout, layer.bias, None)
-        spread = engine.product(x.variance, mean.square(), pattern, layout, None, None)
+            return backend.product(x, mean, pattern, layout, layer.bias, None)
+        centre = backend.product(x.mean, mean, pattern, layout, layer.bias, None)
+        spread = backend.product(x.variance, mean.square(), pattern, layout, None, None)
         return Moments(centre, spread)
     variance = layer.weight_variance.to(mean.dtype)
     fixed = x if isinstance(x, Tensor) else x.mean
-    centre, spread = engine.moments(fixed, mean, variance, pattern, layout, layer.bias)
+    centre, spread = backend.moments(fixed, mean, variance, pattern, layout, layer.bias)
     spread = spread.to(centre.dtype)
     if isinstance(x, Moments):
         square = mean.square() + variance
-        spread = spread + engine.product(x.variance, square, pattern, layout, None, None)
+        spread = spread + backend.product(x.variance, square, pattern, layout, None, None)
     return Moments(centre, spread)
 
 
