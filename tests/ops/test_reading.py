@@ -10,9 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from gossamer.ops import Layout, Pattern, get_backend
-from gossamer.ops.torch import masked as masked_module
 from gossamer.ops.torch import reading as reading_module
-from gossamer.ops.torch.reading import FEWEST_SKIPPED, ReadInputs, reading, skips
+from gossamer.ops.torch.reading import FEWEST_SKIPPED, ReadingBackend, reading, skips
 
 READ = torch.tensor([1, 4, 5])
 INPUTS, OUTPUTS = 9, 4
@@ -116,20 +115,26 @@ def test_the_reference_engine_takes_it_where_it_may(monkeypatch):
         taken.append(True)
         return reading(*args)
 
-    monkeypatch.setattr(masked_module, "reading", watched)
-    for read, times in ((None, 0), (READ, 1)):
-        pattern = Pattern(None, (), read)
-        out = get_backend("masked").product(x, weight.flatten(), pattern, layout, bias, None)
+    monkeypatch.setattr(reading_module, "reading", watched)
+    values, pattern = weight.flatten(), Pattern(None)
+    for name in ("masked", "native"):
+        backend = get_backend(name)
+        plain = backend.product(x, values, pattern, layout, bias, None)
+        assert not taken
+        stand_in = ReadingBackend(backend, READ, values)
+        out = stand_in.product(x, values, pattern, layout, bias, None)
+        assert taken.pop()
         torch.testing.assert_close(out, F.linear(x, weight, bias), rtol=1e-14, atol=1e-13)
-        assert len(taken) == times
-        bare = get_backend("native").product(x, weight.flatten(), pattern, layout, bias, None)
-        assert torch.equal(bare, out), "the native engine leaves what it does not run to this one"
-        assert len(taken) == 2 * times
+        torch.testing.assert_close(out, plain, rtol=1e-14, atol=1e-13)
+        others = stand_in.product(x, values.clone(), pattern, layout, bias, None)
+        assert torch.equal(others, plain)
+        assert not taken
+        assert stand_in.name == name
 
 
 def test_what_was_said_holds_for_those_values_alone():
     values = torch.nn.Parameter(torch.zeros(6))
-    said = ReadInputs.of(torch.tensor([1]), values)
+    said = ReadingBackend(get_backend("masked"), torch.tensor([1]), values)
     assert said.holds_for(values)
     assert not said.holds_for(values.detach().clone())
     assert copy.deepcopy(said) is None

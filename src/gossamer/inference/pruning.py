@@ -29,7 +29,7 @@ from gossamer.core.spike_slab import (
 from gossamer.core.support import Support
 from gossamer.errors import InvalidValue
 from gossamer.nn import SparseLayer, Weight, move, require_movable, require_weights
-from gossamer.ops import AUTO, choose
+from gossamer.ops import AUTO, ReadingBackend, choose
 from gossamer.optim import Langevin
 
 Pruning = Literal["dfp", "dpf"]
@@ -173,13 +173,14 @@ class Pruner:
             for weight, values, mask in held:
                 weight.values.data = values * mask
                 inputs = self._live_inputs(weight, mask)
-                for layer in weight.layers:
-                    layer.note_read_inputs(inputs)
+                if inputs is not None:
+                    for layer in weight.layers:
+                        layer.stand_in = ReadingBackend(layer.backend, inputs, weight.values)
             yield
         finally:
             for weight, values, _ in held:
                 for layer in weight.layers:
-                    layer.note_read_inputs(None)
+                    layer.stand_in = None
                 weight.values.data = values
 
     def _live_inputs(self, weight: Weight, mask: Tensor) -> Tensor | None:

@@ -6,7 +6,7 @@ A support, a bias, a backend, and the three ways to use the weights (mean, one d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -23,7 +23,6 @@ from gossamer.ops import (
     Growth,
     Layout,
     Pattern,
-    ReadInputs,
     draw,
     gaussian,
     get_backend,
@@ -80,6 +79,8 @@ class SparseLayer(nn.Module):
         growth: Set while the layer is armed: backward passes then catch addition scores in it.
         shared_seed: The seed that all uses of a shared weight take in one forward pass.
         in_shared_forward: Whether the converted root is in that forward pass.
+        stand_in: Computes the layer in place of its own backend, for a while; it must take the
+            pattern of that.
         products: Sparse products of a training pass: two where the output has a variance.
     """
 
@@ -87,7 +88,7 @@ class SparseLayer(nn.Module):
 
     indices: Tensor | None
     bias: nn.Parameter | None
-    _read: ReadInputs | None = None
+    stand_in: Backend | None = None
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class SparseLayer(nn.Module):
     @property
     def backend(self) -> Backend:
         """The backend that computes this layer."""
-        return get_backend(self._backend_name)
+        return get_backend(self._backend_name) if self.stand_in is None else self.stand_in
 
     def use_backend(self, name: str) -> None:
         """Let another backend compute this layer from now on."""
@@ -139,22 +140,6 @@ class SparseLayer(nn.Module):
     def _present_pattern(self) -> Pattern:
         found = (getattr(self, f"pattern_{name}", None) for name in self.backend.derived)
         return Pattern(self.indices, tuple(tensor for tensor in found if tensor is not None))
-
-    def note_read_inputs(self, inputs: Tensor | None) -> None:
-        """Note that the present values are 0 but for those of some inputs.
-
-        The backend may then leave the others out of a forward pass. It holds for these values only.
-
-        Args:
-            inputs: int64 ``[k]``, of a linear layer with a full support; ``None`` takes it back.
-        """
-        self._read = None if inputs is None else ReadInputs.of(inputs, self.leading())
-
-    def _pattern_for(self, values: Tensor) -> Pattern:
-        """The pattern of a product, with the inputs that are read where that is known."""
-        if self._read is None or self.indices is not None or not self._read.holds_for(values):
-            return self.pattern
-        return replace(self.pattern, read=self._read.inputs)
 
     def _apply(self, *args: Any, **kwargs: Any) -> SparseLayer:
         self._pattern = None  # holds the buffers that a move replaces
@@ -254,8 +239,7 @@ class SparseLayer(nn.Module):
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the weights of this call: the mean, or one draw."""
         values = self.pass_values()
-        pattern = self._pattern_for(values)
-        return self.backend.product(x, values, pattern, layout, self.bias, self.growth)
+        return self.backend.product(x, values, self.pattern, layout, self.bias, self.growth)
 
     def pass_values(self) -> Tensor:
         """The values ``[nnz]`` of a forward pass."""

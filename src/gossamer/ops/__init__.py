@@ -14,7 +14,7 @@ from gossamer.ops.native.batchnorm import batchnorm, batchnorm_relu_by, runs_bat
 from gossamer.ops.noise import draw_seed, fold_seed, normal, normal_like
 from gossamer.ops.pattern import Pattern
 from gossamer.ops.torch.draws import draw
-from gossamer.ops.torch.reading import ReadInputs
+from gossamer.ops.torch.reading import ReadingBackend
 from gossamer.ops.torch_private import in_backward, version_of
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "Growth",
     "Layout",
     "Pattern",
-    "ReadInputs",
+    "ReadingBackend",
     "Reducer",
     "batchnorm",
     "batchnorm_relu_by",

@@ -17,15 +17,12 @@ class Pattern:
     Attributes:
         indices: Sorted flat positions; ``None`` for a full support.
         derived: What the layer's backend prepared; empty where it prepared nothing.
-        read: Of a linear layer with a full support: int64, the inputs whose weights are not all 0
-            for now (``reading``); ``None`` where nobody has looked.
     """
 
     indices: Tensor | None
     derived: tuple[Tensor, ...] = ()
-    read: Tensor | None = None
 
     @property
     def bare(self) -> Pattern:
         """Without what another backend derived."""
-        return Pattern(self.indices, read=self.read)
+        return Pattern(self.indices)

@@ -20,7 +20,6 @@ from gossamer.ops.layout import Layout
 from gossamer.ops.noise import noise_dtype, normal_like
 from gossamer.ops.pattern import Pattern
 from gossamer.ops.torch.draws import one_by_one
-from gossamer.ops.torch.reading import reading, skips
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
@@ -78,8 +77,6 @@ class MaskedBackend:
                 x.index_select(-1, live), flat.view(layout.shape[0], live.numel()), bias
             )
         weight = _dense(values, pattern.indices, layout, growth)
-        if pattern.read is not None and skips(x, weight, bias, pattern.read):
-            return reading(x, weight, bias, pattern.read)
         return _apply(_pad(x, layout), weight, layout, bias)
 
     def local(

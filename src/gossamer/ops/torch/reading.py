@@ -7,14 +7,19 @@ pass reads all of them, once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gossamer.ops.growth import Growth
+from gossamer.ops.layout import Layout
+from gossamer.ops.pattern import Pattern
 from gossamer.ops.torch_private import is_forward_differentiated, is_transformed, version_of
+
+if TYPE_CHECKING:
+    from gossamer.ops.backend import Backend
 
 FEWEST_SKIPPED = 2**18
 """Values of the input that must be left out: with fewer torch's own product takes no longer."""
@@ -22,31 +27,53 @@ MOST_READ = 0.125
 """Share of the inputs up to which gathering them is worth it."""
 
 
-@dataclass(frozen=True, eq=False)
-class ReadInputs:
-    """Which columns of a weight are not 0, said of the values that it has now.
+class ReadingBackend:
+    """Stands in for a layer's backend while most of the layer's inputs have weight 0.
 
-    Attributes:
-        inputs: int64 ``[k]``.
-        values: The vector that it was said of.
-        version: How often that had been changed in place.
+    Its product leaves those inputs out. What was said of the zeros holds for those values alone:
+    copies, loaded weights and other weights in their place are computed by the backend itself.
+
+    Args:
+        inner: The backend of a linear layer with a full support.
+        inputs: int64 ``[k]``, the inputs whose weights are not all 0.
+        values: The vector that it was said of, as it is now.
     """
 
-    inputs: Tensor
-    values: Tensor
-    version: int
-
-    @classmethod
-    def of(cls, inputs: Tensor, values: Tensor) -> ReadInputs:
-        """Said of ``values`` as they are."""
-        return cls(inputs, values, version_of(values))
+    def __init__(self, inner: Backend, inputs: Tensor, values: Tensor) -> None:
+        self.inner, self.inputs = inner, inputs
+        self._values, self._version = values, version_of(values)
 
     def holds_for(self, values: Tensor) -> bool:
         """Whether ``values`` are those that it was said of, unchanged."""
-        return values is self.values and version_of(values) == self.version
+        return values is self._values and version_of(values) == self._version
+
+    def product(
+        self,
+        x: Tensor,
+        values: Tensor,
+        pattern: Pattern,
+        layout: Layout,
+        bias: Tensor | None,
+        growth: Growth | None,
+    ) -> Tensor:
+        """The backend's product, or the same from the inputs that count."""
+        # What was derived are kernels of the backend that read a small full support faster.
+        is_plain = pattern.indices is None and not pattern.derived
+        if is_plain and self.holds_for(values):
+            weight = values.view(layout.shape)
+            if skips(x, weight, bias, self.inputs):
+                return reading(x, weight, bias, self.inputs)
+        return self.inner.product(x, values, pattern, layout, bias, growth)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the backend's own."""
+        return getattr(self.inner, name)
+
+    def __deepcopy__(self, memo: object) -> None:
+        """A copy of a layer has other values, of which nothing was said."""
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copy of a layer has other values, of which nothing was said."""
+        """So has one that was pickled."""
         return type(None), ()
 
 
