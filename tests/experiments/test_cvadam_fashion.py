@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gossamer.errors import InvalidData
+from gossamer.estimates import Estimate
 from gossamer.experiments import Line, find_experiment, run_table
 from gossamer.experiments.cvadam2023 import fashion
 from gossamer.experiments.cvadam2023.fashion import SAMPLES, TABLE, base_config, rows
 from gossamer.inference import resolve_config
 from gossamer.inference.chain import ChainConfig, sample_steps
-from gossamer.report import Estimate
 from gossamer.train import train
 
 DENSE = ["sgd", "csgld", "cv_sghmc", "cv_adam"]

@@ -7,16 +7,16 @@ from itertools import product
 import pytest
 import torch
 
-from gossamer.core.printed import PRINTED
 from gossamer.core.removal import REMOVAL
 from gossamer.errors import InvalidValue
 from gossamer.experiments.li2024ssvi.iou import (
     SwapIoU,
     carry_out,
     iou_along_run,
-    pooled_matrix,
     stages,
 )
+from gossamer.experiments.li2024ssvi.printed import PRINTED
+from gossamer.experiments.li2024ssvi.removed_sets import iou_matrix
 from gossamer.train import RunConfig
 
 
@@ -67,7 +67,7 @@ def test_pooling_removes_layer_by_layer() -> None:
     """Two layers whose scales differ by 1e6: each gives up half of its own."""
     mean = torch.tensor([1.0, 2.0, 3.0, 4.0])
     layers = [(mean, torch.ones(4)), (1e-6 * mean, torch.ones(4))]
-    matrix = pooled_matrix(layers, 0.5, {"a": REMOVAL["mean_abs"], "b": lambda m, s: -m})
+    matrix = iou_matrix(layers, 0.5, {"a": REMOVAL["mean_abs"], "b": lambda m, s: -m})
     assert matrix["a"]["b"] == 0.0
     assert matrix["a"]["a"] == 1.0
 
@@ -77,11 +77,11 @@ def test_printed_float32_parts_where_exact_does_not() -> None:
     torch.manual_seed(0)
     mean = 0.01 * torch.randn(200_000)
     std = (0.0006 + 0.0005 * torch.randn(200_000)).abs().clamp(min=1e-8)
-    exact = pooled_matrix([(mean, std)], 1e-4, REMOVAL)
-    printed = pooled_matrix([(mean, std)], 1e-4, PRINTED)
+    exact = iou_matrix([(mean, std)], 1e-4, REMOVAL)
+    printed = iou_matrix([(mean, std)], 1e-4, PRINTED)
     assert exact["snr"]["snr_abs"] == 1.0
     assert printed["snr"]["snr_abs"] < 0.3
-    wide = pooled_matrix([(mean.double(), std.double())], 1e-4, PRINTED)
+    wide = iou_matrix([(mean.double(), std.double())], 1e-4, PRINTED)
     assert wide["snr"]["snr_abs"] == 1.0
 
 

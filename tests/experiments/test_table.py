@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from gossamer.errors import UnknownName
+from gossamer.estimates import Estimate
 from gossamer.experiments import (
     STUDIES,
     TABLES,
@@ -23,7 +24,6 @@ from gossamer.experiments import (
 from gossamer.experiments.progress import PlainTableProgress
 from gossamer.experiments.result import TableResult
 from gossamer.experiments.table import read_expected
-from gossamer.report import Estimate
 from gossamer.train import RunConfig
 
 

@@ -3,14 +3,13 @@ from __future__ import annotations
 import io
 import json
 import math
-import statistics
 
 import pytest
 from rich.console import Console
 
 from gossamer.errors import CheckpointError, InvalidValue
 from gossamer.report import comparison, print_comparison, read_run
-from gossamer.report.compare import estimate, group_runs
+from gossamer.report.compare import group_runs
 from gossamer.report.quantities import format_number, format_spread, quantity
 
 
@@ -43,17 +42,6 @@ def test_seeds_are_grouped_with_mean_and_standard_error(runs):
     assert accuracy.standard_error == pytest.approx(math.sqrt(104e-6 / 2 / 3), rel=1e-10)
     assert rows[1].n == 1
     assert rows[1].values["accuracy"].standard_error is None
-
-
-def test_estimate_against_the_standard_library():
-    values = [3.25, -1.5, 0.125, 8.0, 2.75]
-    found = estimate(values)
-    assert found.mean == pytest.approx(statistics.fmean(values), rel=1e-14)
-    assert found.standard_error == pytest.approx(statistics.stdev(values) / math.sqrt(5), rel=1e-13)
-
-
-def test_equal_values_stay_exact():
-    assert (estimate([0.1] * 3).mean, estimate([0.1] * 3).standard_error) == (0.1, 0.0)
 
 
 def test_sparsity_and_nnz_are_exact(runs):

@@ -3,7 +3,7 @@
 Each is ``f(mean, std)`` with tensors of one shape, μ = ``mean`` and σ = ``std`` of θ ~ N(μ, σ²),
 and returns a float64 tensor of that shape (float32 on a device without float64). A score is the
 paper's quantity or a strictly increasing function of it, stated below, so that it ranks alike; it
-is finite for all finite float32 input. The formulas as printed are in ``printed.py``.
+is finite for all finite float32 input.
 
 A new criterion is one function here and one row of ``REMOVAL``.
 """

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gossamer.estimates import Estimate
 from gossamer.experiments.table import Check, Line, Results, Row, Table
-from gossamer.report.compare import estimate
 from gossamer.report.quantities import format_number, quantity
 from gossamer.train import RunFolder
 from gossamer.train.folder import gossamer_version
@@ -152,7 +152,7 @@ def gather(
                 key,
                 members[0].label,
                 tuple(row.config.seed for row in done),
-                {name: estimate(values) for name, values in _numbers(metrics).items()},
+                {name: Estimate.of(values) for name, values in _numbers(metrics).items()},
             )
         )
     results = {line.key: line for line in lines}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Protocol
 
-from gossamer.report import Estimate
+from gossamer.estimates import Estimate
 from gossamer.report.quantities import format_number, format_spread, quantity
 from gossamer.train import RunConfig
 

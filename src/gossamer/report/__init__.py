@@ -6,14 +6,13 @@ runs side by side in the terminal.
 
 from __future__ import annotations
 
-from gossamer.report.compare import ComparisonRow, Estimate, comparison
+from gossamer.report.compare import ComparisonRow, comparison
 from gossamer.report.html import write_report
 from gossamer.report.reader import RunResult, read_run, read_runs
 from gossamer.report.terminal import print_comparison
 
 __all__ = [
     "ComparisonRow",
-    "Estimate",
     "RunResult",
     "comparison",
     "print_comparison",

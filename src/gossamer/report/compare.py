@@ -11,8 +11,7 @@ from itertools import takewhile
 from json import dumps
 from typing import Any
 
-import numpy as np
-
+from gossamer.estimates import Estimate
 from gossamer.report.quantities import format_spread
 from gossamer.report.reader import RunResult, flatten, read_runs
 
@@ -22,21 +21,6 @@ COLUMNS = ("accuracy", "rmse", "nll", "ece", "nnz", "checkpoint_bytes", "seconds
 # The seed is what a group varies; the facts follow from the settings and the seed (it draws the
 # validation part, so even the data's digest changes); where the data lie is no setting.
 _NOT_SETTINGS = ("seed", "facts", "data_dir")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over runs.
-
-    Attributes:
-        mean: The mean.
-        standard_error: s / √n with the n − 1 form of s; ``None`` for one run.
-        n: Number of runs that have the value.
-    """
-
-    mean: float
-    standard_error: float | None
-    n: int
 
 
 @dataclass(frozen=True)
@@ -130,16 +114,6 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     ]
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of independent runs and its standard error."""
-    numbers = np.asarray(values, dtype=np.float64)
-    n = len(numbers)
-    if n > 1 and bool((numbers == numbers[0]).all()):  # exact: a sum would round
-        return Estimate(float(numbers[0]), 0.0, n)
-    error = float(numbers.std(ddof=1) / math.sqrt(n)) if n > 1 else None
-    return Estimate(float(numbers.mean()), error, n)
-
-
 def numeric_metrics(runs: Sequence[RunResult]) -> dict[str, list[float]]:
     """Every metric that is a number, with its values over the runs that have it."""
     found: dict[str, list[float]] = {}
@@ -165,13 +139,13 @@ def _row(group: Group) -> ComparisonRow:
     return ComparisonRow(
         name=_shared_name(group),
         method=first.method,
-        sparsity=estimate(sparsities).mean if sparsities else None,
+        sparsity=Estimate.of(sparsities).mean if sparsities else None,
         seeds=tuple(run.seed for run in group.runs),
         n=len(group.runs),
         data=first.data,
         model=first.model,
         runs=tuple(run.name for run in group.runs),
-        values={key: estimate(values) for key, values in numeric_metrics(group.runs).items()},
+        values={key: Estimate.of(values) for key, values in numeric_metrics(group.runs).items()},
     )
 
 

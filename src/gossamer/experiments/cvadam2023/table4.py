@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gossamer.estimates import Estimate
 from gossamer.experiments.cvadam2023 import repeat, simulated, timing
 from gossamer.experiments.result import Verdict
 from gossamer.experiments.survey import Conclusion, Survey
 from gossamer.experiments.table import read_expected
 from gossamer.experiments.tasks import SurveyTask, Values
-from gossamer.report import Estimate
-from gossamer.report.compare import estimate
 
 _TIMING = "timing"
 _SMALL_CYCLES = 1
@@ -114,7 +113,7 @@ def _metric(members: Sequence[Values]) -> str:
 def _estimate(members: Sequence[Values], name: str) -> Estimate:
     # A number that is not finite is null in a file; it must not vanish from the mean.
     values = [row[name] for row in members]
-    return estimate([float("nan") if value is None else float(value) for value in values])
+    return Estimate.of([float("nan") if value is None else float(value) for value in values])
 
 
 def _line_json(key: str, members: Sequence[Values]) -> Values:

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.core.iou import iou, removed_set
-from gossamer.core.printed import PRINTED
-from gossamer.core.removal import REMOVAL, Criterion
+from gossamer.core.removal import REMOVAL
 from gossamer.data import batches
 from gossamer.errors import InvalidValue
 from gossamer.experiments.li2024ssvi.fashion import base_config
+from gossamer.experiments.li2024ssvi.printed import PRINTED
+from gossamer.experiments.li2024ssvi.removed_sets import Matrix, iou_matrix
 from gossamer.experiments.study import Findings, Study
 from gossamer.inference.gradient import GradientMethod
 from gossamer.inference.subspace import Subspace
@@ -29,7 +29,8 @@ from gossamer.train.assembly import assemble
 AVERAGED = ("mean_abs", "snr", "e_abs", "snr_abs", "e_exp")
 """The five criteria whose ten pairs Fig. 5 averages."""
 
-Matrix = dict[str, dict[str, float]]
+EXACT = {name: REMOVAL[name] for name in PRINTED}
+"""The same criteria, accurate."""
 
 
 @dataclass(frozen=True)
@@ -69,26 +70,6 @@ class SwapIoU:
         }
 
 
-def pooled_matrix(
-    layers: list[tuple[Tensor, Tensor]], fraction: float, table: Mapping[str, Criterion]
-) -> Matrix:
-    """IoU of the sets that each pair of criteria removes, layer by layer, pooled over the model.
-
-    Args:
-        layers: ``(mean, std)`` of each layer, vectors over its support.
-        fraction: Share of each layer's weights that leaves.
-        table: Criteria by name.
-    """
-    removed: dict[str, Tensor] = {}
-    for name, score in table.items():
-        sets, first = [], 0
-        for mean, std in layers:
-            sets.append(first + removed_set(score(mean, std), int(fraction * mean.numel())))
-            first += mean.numel()
-        removed[name] = torch.cat(sets)
-    return {a: {b: iou(removed[a], removed[b]) for b in removed} for a in removed}
-
-
 def iou_along_run(config: RunConfig, notice: Callable[[str], None] | None = None) -> list[SwapIoU]:
     """Train an SSVI run and compare the criteria at every swap, on the very numbers it ranks.
 
@@ -117,8 +98,8 @@ def iou_along_run(config: RunConfig, notice: Callable[[str], None] | None = None
                         swap.step,
                         swap.fraction,
                         count,
-                        pooled_matrix(seen, swap.fraction, REMOVAL),
-                        pooled_matrix(seen, swap.fraction, PRINTED),
+                        iou_matrix(seen, swap.fraction, EXACT),
+                        iou_matrix(seen, swap.fraction, PRINTED),
                     )
                 )
         if notice is not None:
@@ -148,7 +129,7 @@ def _listen(subspace: Subspace) -> list[tuple[Tensor, Tensor]]:
 
 def _markdown(chosen: Mapping[str, SwapIoU]) -> str:
     """Tables 5-7, exact beside printed: ``exact / printed``."""
-    names = list(REMOVAL)
+    names = list(EXACT)
     lines = []
     for stage, at in chosen.items():
         lines += [

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.core.iou import iou, iou_matrix, removed_set
-from gossamer.core.printed import PRINTED
 from gossamer.core.removal import REMOVAL
 from gossamer.errors import InvalidValue, NonFinite
+from gossamer.experiments.li2024ssvi.printed import PRINTED
+from gossamer.experiments.li2024ssvi.removed_sets import iou, iou_matrix, removed_set
 from reference import folded_truth as truth
 
 FRACTIONS = (0.3, 0.01, 0.001, 0.0001)
@@ -29,7 +29,7 @@ def authors_weights(seed: int, count: int = 500_000) -> tuple[torch.Tensor, torc
 def snr_overlap(mean, std, table):
     """IoU of criteria 2 and 4 at each of FRACTIONS."""
     pair = {name: table[name] for name in ("snr", "snr_abs")}
-    return [iou_matrix(mean, std, fraction, pair)["snr"]["snr_abs"] for fraction in FRACTIONS]
+    return [iou_matrix([(mean, std)], fraction, pair)["snr"]["snr_abs"] for fraction in FRACTIONS]
 
 
 @given(st.lists(st.integers(0, 4), max_size=30), st.data())
@@ -72,7 +72,7 @@ def test_iou_of_sets(a, b):
 def test_iou_matrix_by_hand():
     """|μ| removes {0, 1}; |μ|/σ, which is 1, 4, 2, 9, removes {0, 2}."""
     mean, std = torch.tensor([1.0, -2.0, 4.0, 9.0]), torch.tensor([1.0, 0.5, 2.0, 1.0])
-    matrix = iou_matrix(mean, std, 0.5, {name: REMOVAL[name] for name in ("mean_abs", "snr")})
+    matrix = iou_matrix([(mean, std)], 0.5, {name: REMOVAL[name] for name in ("mean_abs", "snr")})
     assert matrix == {
         "mean_abs": {"mean_abs": 1.0, "snr": 1 / 3},
         "snr": {"mean_abs": 1 / 3, "snr": 1.0},
@@ -82,7 +82,7 @@ def test_iou_matrix_by_hand():
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5, math.nan, 0.2])
 def test_iou_matrix_refuses(fraction):
     with pytest.raises(InvalidValue, match="fraction"):
-        iou_matrix(torch.ones(4), torch.ones(4), fraction, REMOVAL)
+        iou_matrix([(torch.ones(4), torch.ones(4))], fraction, REMOVAL)
 
 
 def test_order_by_ratio_is_the_order_of_eq_7():

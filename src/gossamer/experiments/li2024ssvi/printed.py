@@ -6,7 +6,7 @@ in exact arithmetic the two rank alike: the difference is rounding in float32. T
 formula runs here term by term in the dtype of its inputs, and NaN (the root of a variance rounded
 below 0) becomes 0, "remove first", as in the authors' code. Infinite values stay.
 
-Everything else uses ``removal.REMOVAL``, which has the same keys.
+Everything else uses ``gossamer.core.removal.REMOVAL``, whose first six keys are these.
 """
 
 from __future__ import annotations

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from gossamer.core.removal import Criterion
 from gossamer.errors import InvalidValue, NonFinite
+
+Matrix = dict[str, dict[str, float]]
 
 
 def removed_set(scores: Tensor, count: int) -> Tensor:
@@ -48,15 +50,15 @@ def iou(a: Tensor, b: Tensor) -> float:
 
 
 def iou_matrix(
-    mean: Tensor, std: Tensor, fraction: float, table: Mapping[str, Criterion]
-) -> dict[str, dict[str, float]]:
-    """Returns the IoU of the removed sets for each pair of criteria.
+    layers: Sequence[tuple[Tensor, Tensor]], fraction: float, table: Mapping[str, Criterion]
+) -> Matrix:
+    """Returns the IoU of the removed sets for each pair of criteria, pooled over the layers.
 
     Args:
-        mean: Means of the weights, any shape.
-        std: Standard deviations, the shape of ``mean``.
-        fraction: Share removed, in (0, 1]; int(fraction · n) weights leave, at least one.
-        table: Criteria by name: ``REMOVAL`` or ``PRINTED``.
+        layers: ``(mean, std)`` of each layer, of one shape; each gives up its own share.
+        fraction: Share removed, in (0, 1]; int(fraction · n) of a layer's n weights leave, of all
+            layers together at least one.
+        table: Criteria by name.
 
     Returns:
         ``matrix[row][column]``, symmetric, 1 on the diagonal.
@@ -64,9 +66,15 @@ def iou_matrix(
     Raises:
         InvalidValue: If the fraction is outside its range or removes nothing.
     """
-    count = int(fraction * mean.numel()) if 0.0 < fraction <= 1.0 else 0
-    if count < 1:
-        rule = f"must lie in (0, 1] and remove at least one of {mean.numel()} weights"
+    sizes = [mean.numel() for mean, _ in layers]
+    if not 0.0 < fraction <= 1.0 or not any(int(fraction * size) for size in sizes):
+        rule = f"must lie in (0, 1] and remove at least one of {sum(sizes)} weights"
         raise InvalidValue("fraction", fraction, rule, "raise it or join the layers")
-    removed = {name: removed_set(score(mean, std), count) for name, score in table.items()}
+    removed: dict[str, Tensor] = {}
+    for name, score in table.items():
+        sets, first = [], 0
+        for (mean, std), size in zip(layers, sizes, strict=True):
+            sets.append(first + removed_set(score(mean, std), int(fraction * size)))
+            first += size
+        removed[name] = torch.cat(sets)
     return {row: {col: iou(removed[row], removed[col]) for col in removed} for row in removed}
