@@ -7,57 +7,72 @@ from typing import Any
 import pytest
 
 from gossamer.experiments import (
-    STUDIES,
-    SURVEYS,
-    TABLES,
-    Findings,
-    Row,
-    Study,
-    Table,
+    EXPERIMENTS,
+    Experiment,
+    Finished,
+    FunctionTask,
+    Outcome,
+    RunTable,
+    RunTask,
+    Scope,
+    TextTable,
+    Watch,
     at_least,
     repeated,
 )
-from gossamer.experiments.progress import PlainTableProgress
+from gossamer.experiments.display import PlainDisplay
 from gossamer.train import RunConfig
 
 
-def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+def tasks(scope: Scope) -> list[RunTask]:
     config = RunConfig(method="sgd", epochs=1, limit_train=100, model_options={"hidden": [8]})
+    other = RunConfig.from_json({**config.to_json(), "lr": 0.01})
     return [
-        *repeated("first", "first", config, seed=seed, repeats=repeats),
-        *repeated(
-            "second",
-            "second",
-            RunConfig.from_json({**config.to_json(), "lr": 0.01}),
-            seed=seed,
-            repeats=repeats,
-        ),
+        *repeated("first", "first", config, scope),
+        *repeated("second", "second", other, scope),
     ]
 
 
-def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None]) -> Findings:
-    notice("at work")
-    return Findings({"seed": seed}, "found: 0.5")
+def look(scope: Scope, watch: Watch) -> dict[str, Any]:
+    return {"seed": scope.seed}
+
+
+def conclude(found: Finished) -> Outcome:
+    table = TextTable(["what", "figure"], [["found", "0.5"]])
+    return Outcome(found.rows["look"], ("A *look*:", table), figures={"look.svg": "<svg/>"})
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table(
+    table = Experiment(
         key="gossamer/tiny",
         title="a tiny table",
-        rows=rows,
-        columns=("accuracy",),
-        checks=(at_least("first", "accuracy", 2.0),),
-        repeats=1,
+        tasks=tasks,
+        conclude=RunTable(columns=("accuracy",), checks=(at_least("first", "accuracy", 2.0),)),
+        scales=("small", "paper"),
+        repeats={"small": 1, "paper": 2},
     )
-    monkeypatch.setitem(TABLES, table.key, table)
-    monkeypatch.setitem(STUDIES, "gossamer/look", Study("gossamer/look", "a look", carry_out))
+    plain = Experiment(
+        key="gossamer/look",
+        title="a look",
+        tasks=lambda scope: [FunctionTask("look", look, scope, told=("seed",))],
+        conclude=conclude,
+    )
+    for one in (table, plain):
+        monkeypatch.setitem(EXPERIMENTS, one.key, one)
 
 
 def test_list(gossamer: Callable[..., Any]) -> None:
-    found = gossamer("reproduce", "--list", "--json").json
-    assert {row["key"] for row in found} == {*TABLES, *STUDIES, *SURVEYS}
-    assert all(key in gossamer("reproduce", "--list").out for key in (*TABLES, *STUDIES, *SURVEYS))
+    found = {row["key"]: row for row in gossamer("reproduce", "--list", "--json").json}
+    assert set(found) == set(EXPERIMENTS)
+    assert found["gossamer/tiny"] == {
+        "key": "gossamer/tiny",
+        "title": "a tiny table",
+        "scales": ["small", "paper"],
+        "repeats": {"small": 1, "paper": 2},
+    }
+    shown = gossamer("reproduce", "--list").out
+    assert all(key in shown for key in EXPERIMENTS)
 
 
 def test_the_table_is_printed_and_checks_decide_only_if_strict(
@@ -74,37 +89,51 @@ def test_the_table_is_printed_and_checks_decide_only_if_strict(
     assert answer.json["ok"] is False
     assert [row["n"] for row in answer.json["rows"]] == [1, 1]
     assert {"accuracy", "nll", "nnz", "sparsity", "seconds"} <= set(answer.json["rows"][0])
-    assert answer.err == "2 runs, 2 of them finished before\n"
+    assert answer.err == "2 tasks, 2 of them finished before\n"
 
 
 def test_an_interrupt_is_130_and_the_same_command_goes_on(
     gossamer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupting(PlainTableProgress):
-        def finish(self, run: str, text: str) -> None:
+    class Interrupting(PlainDisplay):
+        def finish(self, task: str, text: str) -> None:
             raise KeyboardInterrupt
 
     words = ("reproduce", "gossamer/tiny", "--out", "t", "--json")
     with monkeypatch.context() as patch:
-        patch.setattr("gossamer.experiments.runner.default_table_progress", Interrupting)
+        patch.setattr("gossamer.experiments.experiment.default_display", Interrupting)
         answer = gossamer(*words)
     assert (answer.code, answer.out) == (130, "")
     assert answer.err.endswith("interrupted; what is done is saved; the same command goes on\n")
     before = (Path("t/first-s0/metrics.json").stat().st_mtime_ns, Path("t/second-s0").exists())
     answer = gossamer(*words)
     assert answer.code == 0
-    assert answer.err.startswith("2 runs, 1 of them finished before\n[2/2] second-s0:")
+    assert answer.err.startswith("2 tasks, 1 of them finished before\n[2/2] second-s0:")
     assert before == (Path("t/first-s0/metrics.json").stat().st_mtime_ns, False)
 
 
-def test_a_study(gossamer: Callable[..., Any]) -> None:
+def test_an_experiment_without_scales(gossamer: Callable[..., Any]) -> None:
     answer = gossamer("reproduce", "gossamer/look", "--seed", "3")
     assert answer.code == 0
-    assert "found: 0.5" in answer.out
-    assert answer.err == "at work\n"
+    assert "A look:" in answer.out
+    assert "found" in answer.out
+    assert "all of it: runs/gossamer-look" in answer.out
+    assert answer.err.startswith("1 tasks\n[1/1] look: seed 3, ")
+    assert Path("runs/gossamer-look/look.svg").read_text() == "<svg/>"
     found = gossamer("reproduce", "gossamer/look", "--seed", "3", "--json").json
-    assert found == {"study": "gossamer/look", "out": "runs/gossamer-look", "seed": 3}
+    assert found.pop("gossamer")
+    assert found == {
+        "experiment": "gossamer/look",
+        "title": "a look",
+        "scale": None,
+        "seed": 3,
+        "checks": [],
+        "ok": True,
+        "report": None,
+        "out": "runs/gossamer-look",
+    }
     assert "repeats = 2" in gossamer("reproduce", "gossamer/look", "--repeats", "2").error
+    assert "scale = small" in gossamer("reproduce", "gossamer/look", "--scale", "small").error
 
 
 @pytest.mark.parametrize(

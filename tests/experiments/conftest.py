@@ -1,31 +1,43 @@
-"""A table of four runs of a second each, a watcher that remembers, and a tiny Fashion-MNIST."""
+"""An experiment of four runs of a second each, a display that remembers, a tiny Fashion-MNIST."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 
-from gossamer.experiments import Check, Row, Table, at_least, repeated, runner
+from gossamer.experiments import (
+    Check,
+    Experiment,
+    RunTable,
+    RunTask,
+    Scope,
+    Watch,
+    at_least,
+    repeated,
+    table,
+)
 from gossamer.train import RunConfig
 
 
-def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+def tasks(scope: Scope) -> list[RunTask]:
     config = RunConfig(
-        epochs=3 if scale == "paper" else 2,
+        epochs=3 if scope.scale == "paper" else 2,
         limit_train=100,
         model_options={"hidden": [8]},
-        data_dir=data_dir,
+        data_dir=scope.data_dir,
         checkpoint_every=2,
     )
     settings = config.to_json()
     dense = RunConfig.from_json({**settings, "method": "sgd"})
     sparse = RunConfig.from_json({**settings, "method_options": {"sparsity": 0.5}})
     return [
-        *repeated("dense", "dense net", dense, seed=seed, repeats=repeats),
-        *repeated("sparse", "sparse net", sparse, seed=seed, repeats=repeats),
+        *repeated("dense", "dense net", dense, scope),
+        *repeated("sparse", "sparse net", sparse, scope),
     ]
 
 
@@ -37,16 +49,18 @@ class Watcher:
         self.started: tuple[int, int] | None = None
         self.shares: dict[str, list[float]] = {}
         self.finished: list[str] = []
+        self.texts: dict[str, str] = {}
         self.closed = 0
 
     def start(self, total: int, done: int) -> None:
         self.started = (total, done)
 
-    def update(self, run: str, share: float, figures: str) -> None:
-        self.shares.setdefault(run, []).append(share)
+    def update(self, task: str, share: float, figures: str) -> None:
+        self.shares.setdefault(task, []).append(share)
 
-    def finish(self, run: str, text: str) -> None:
-        self.finished.append(run)
+    def finish(self, task: str, text: str) -> None:
+        self.finished.append(task)
+        self.texts[task] = text
         if len(self.finished) == self.interrupt_after:
             raise KeyboardInterrupt
 
@@ -58,19 +72,22 @@ class Watcher:
 
 
 @pytest.fixture
-def table() -> Table:
-    return Table(
+def experiment() -> Experiment:
+    return Experiment(
         key="gossamer/tiny",
         title="a tiny table",
-        rows=rows,
-        columns=("accuracy", "nll", "nnz"),
-        checks=(
-            at_least("sparse", "accuracy", 0.0),
-            at_least("dense", "accuracy", 1.1),
-            Check("always", lambda results: (True, f"{len(results)} rows")),
-            Check("asks too much", lambda results: (True, results["nothing"].label)),
+        tasks=tasks,
+        conclude=RunTable(
+            columns=("accuracy", "nll", "nnz"),
+            checks=(
+                at_least("sparse", "accuracy", 0.0),
+                at_least("dense", "accuracy", 1.1),
+                Check("always", lambda results: (True, f"{len(results)} rows")),
+                Check("asks too much", lambda results: (True, results["nothing"].label)),
+            ),
         ),
-        repeats=2,
+        scales=("small", "paper"),
+        repeats={"small": 2, "paper": 2},
     )
 
 
@@ -82,12 +99,25 @@ def blank_report(monkeypatch: pytest.MonkeyPatch) -> None:
         out.write_text("", encoding="utf-8")
         return out
 
-    monkeypatch.setattr(runner, "write_report", write)
+    monkeypatch.setattr(table, "write_report", write)
+
+
+@pytest.fixture
+def in_threads() -> Iterator[None]:
+    """Threads instead of processes, which take seconds to start: joblib lets anyone choose."""
+    with joblib.parallel_config(backend="threading"):
+        yield
 
 
 @pytest.fixture
 def watcher() -> type[Watcher]:
     return Watcher
+
+
+@pytest.fixture(scope="session")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Watch:
+    """For tasks that are called by hand: nobody listens."""
+    return Watch(tmp_path_factory.mktemp("news"), "task")
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.experiments import TABLES, run_table
+from gossamer.experiments import find_experiment, run_experiment
 
 
 @pytest.mark.slow
 def test_the_demo_meets_every_check(tmp_path: Path) -> None:
-    result = run_table(TABLES["gossamer/demo"], out=tmp_path / "demo", jobs=1)
-    assert [str(verdict) for verdict in result.verdicts if not verdict.ok] == []
-    assert len(result.runs) == 12
-    assert result.report is not None
-    assert result.report.is_file()
+    demo = find_experiment("gossamer/demo")
+    outcome = run_experiment(demo, demo.scope(), out=tmp_path / "demo", jobs=1)
+    assert [str(verdict) for verdict in outcome.verdicts if not verdict.ok] == []
+    assert sum(row["n"] for row in outcome.values["rows"]) == 12
+    assert outcome.report is not None
+    assert outcome.report.is_file()

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
 from gossamer.core.removal import REMOVAL
 from gossamer.errors import InvalidValue
+from gossamer.experiments import Finished, Scope, Watch
 from gossamer.experiments.li2024ssvi.iou import (
     SwapIoU,
-    carry_out,
+    conclude,
     iou_along_run,
     stages,
+    tasks,
 )
 from gossamer.experiments.li2024ssvi.printed import PRINTED
 from gossamer.experiments.li2024ssvi.removed_sets import iou_matrix
 from gossamer.train import RunConfig
 
+CONFIG = RunConfig(
+    data="digits",
+    limit_train=300,
+    epochs=6,
+    model_options={"hidden": [64]},
+    method_options={"sparsity": 0.5, "update_every": 4},
+)
+
 
 @pytest.fixture(scope="module")
-def found() -> list[SwapIoU]:
-    config = RunConfig(
-        data="digits",
-        limit_train=300,
-        epochs=6,
-        model_options={"hidden": [64]},
-        method_options={"sparsity": 0.5, "update_every": 4},
-    )
-    return iou_along_run(config)
+def found(watch: Watch) -> list[SwapIoU]:
+    return iou_along_run(CONFIG, watch)
 
 
 def test_snr_and_snr_abs_remove_the_same_set_at_every_swap(found: list[SwapIoU]) -> None:
@@ -85,11 +91,28 @@ def test_printed_float32_parts_where_exact_does_not() -> None:
     assert wide["snr"]["snr_abs"] == 1.0
 
 
-def test_a_method_without_swaps_is_refused() -> None:
+def test_a_method_without_swaps_is_refused(watch: Watch) -> None:
     with pytest.raises(InvalidValue, match="has no support to swap"):
-        iou_along_run(RunConfig(data="digits", method="sgd", limit_train=100, epochs=1))
+        iou_along_run(RunConfig(data="digits", method="sgd", limit_train=100, epochs=1), watch)
 
 
-def test_the_study_needs_its_data() -> None:
+def test_it_needs_its_data(watch: Watch) -> None:
+    (task,) = tasks(Scope(data_dir="/nonexistent"))
     with pytest.raises(ValueError, match="fashion_mnist"):
-        carry_out(seed=0, data_dir="/nonexistent", notice=print)
+        task.function(task.settings, watch)
+
+
+def test_the_page(tmp_path: Path, watch: Watch) -> None:
+    (task,) = tasks(Scope())
+    small = replace(CONFIG, seed=2)
+    row = json.loads(json.dumps(task.function(small, watch)))
+    again = iou_along_run(small, watch)
+    assert row["stages"]["end"] == again[-1].to_json()
+    assert row["swaps"][0]["snr_vs_snr_abs_printed"] == again[0].printed["snr"]["snr_abs"]
+    outcome = conclude(Finished("", Scope(), tmp_path, [task], {task.name: row}))
+    assert outcome.values == row
+    assert len(outcome.parts) == 6
+    assert outcome.parts[0].startswith(f"At the beginning: step {again[0].step}, ")
+    table = outcome.parts[-1]
+    cell = f"{again[-1].exact['snr']['e_abs']:.4f} / {again[-1].printed['snr']['e_abs']:.4f}"
+    assert table.rows[1][table.headings.index("e_abs")] == cell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -10,7 +10,14 @@ from scipy import stats
 from torch import nn
 
 import gossamer as gs
-from gossamer.experiments.gossamer.moments import CONFIGS, compare_ways, spearman, trained
+from gossamer.experiments import Finished, Scope
+from gossamer.experiments.gossamer.moments import (
+    CONFIGS,
+    compare_ways,
+    conclude,
+    spearman,
+    trained,
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +30,7 @@ def method() -> object:
 def test_figures(method):
     x, y = torch.randn(40, 5), torch.randint(3, (40,))
     lines = []
-    found = compare_ways(method, x, y, reference_samples=2000, notice=lines.append)
+    found = compare_ways(method, x, y, reference_samples=2000, told=lines.append)
     rows = {row.way: row for row in found}
     reference = rows["local noise, 2000 samples"]
     assert (reference.largest, reference.mean, reference.same_label) == (0.0, 0.0, 1.0)
@@ -45,10 +52,21 @@ def test_ranks_as_scipy():
     assert spearman(a, a + b) == pytest.approx(stats.spearmanr(a, a + b).statistic, abs=1e-12)
 
 
-def test_training():
+def test_training(watch):
     config = replace(CONFIGS["mlp"], epochs=1, limit_train=100)
-    lines = []
-    method, x, y = trained(config, lines.append)
-    assert lines == ["mlp: epoch 1/1"]
+    method, x, y = trained(config, watch)
     assert gs.predict_moments(method, x[:3]).probs.shape == (3, 10)
     assert len(x) == len(y)
+
+
+def test_the_page(method, tmp_path):
+    x, y = torch.randn(10, 5), torch.randint(3, (10,))
+    rows = [asdict(row) for row in compare_ways(method, x, y, reference_samples=20)]
+    found = Finished("", Scope(), tmp_path, [], {"mlp": {"test images": rows}})
+    outcome = conclude(found)
+    assert outcome.values == {"mlp, test images": rows}
+    title, table = outcome.parts
+    assert title == "### mlp, test images"
+    assert [row[0] for row in table.rows] == [row["way"] for row in rows]
+    assert table.rows[1][6] == f"{rows[1]['accuracy']:.4f}"
+    assert table.headings[6] == "accuracy"

@@ -1,20 +1,21 @@
-"""The study of paths: masks and weights it saw are those of the run, and its figures are files."""
+"""``cvadam2023/paths``: masks and weights it saw are the run's, and its figures are files."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from gossamer.errors import InvalidData, InvalidValue
-from gossamer.experiments import find_experiment, run_study
+from gossamer.errors import CheckpointError, InvalidData, InvalidValue
+from gossamer.experiments import Finished, Scope, Watch, find_experiment, run_experiment
 from gossamer.experiments.cvadam2023 import paths
 from gossamer.experiments.cvadam2023.fashion import base_config, pruned_options
-from gossamer.experiments.cvadam2023.paths import STUDY, Watched, watch
+from gossamer.experiments.cvadam2023.paths import EXPERIMENT, Observed, observe
 from gossamer.metrics import accuracy
 from gossamer.prediction import predict
 from gossamer.report.path_figures import choose_channels
@@ -40,12 +41,12 @@ def of(config: RunConfig, pruning: str) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def seen(config: RunConfig) -> dict[str, Watched]:
-    return {p: watch(of(config, p), lambda line: None, records=3) for p in ("dfp", "dpf")}
+def seen(config: RunConfig, watch: Watch) -> dict[str, Observed]:
+    return {p: observe(of(config, p), watch, records=3) for p in ("dfp", "dpf")}
 
 
 def test_the_watched_run_is_a_run(
-    config: RunConfig, seen: dict[str, Watched], tmp_path: Path
+    config: RunConfig, seen: dict[str, Observed], tmp_path: Path
 ) -> None:
     """Same seed, same steps: weights, masks and accuracy at the end are those of ``train``."""
     for pruning in ("dfp", "dpf"):
@@ -68,7 +69,7 @@ def test_the_watched_run_is_a_run(
             assert (ends[[0, -1]] - column[[0, -1]]).abs().max() < 1e-6
 
 
-def test_courses(seen: dict[str, Watched]) -> None:
+def test_courses(seen: dict[str, Observed]) -> None:
     for pruning, watched in seen.items():
         course = watched.course
         assert course.epoch == list(range(EPOCHS + 1))
@@ -86,7 +87,7 @@ def test_courses(seen: dict[str, Watched]) -> None:
 
 
 def test_pruned_weights_stay_at_zero_under_dfp_and_are_held_under_dpf(
-    seen: dict[str, Watched],
+    seen: dict[str, Observed],
 ) -> None:
     assert all(all(path) for channel in seen["dpf"].channels for path in channel.weights)
     pruned = [channel for channel in seen["dfp"].channels if not channel.kept]
@@ -98,28 +99,42 @@ def test_pruned_weights_stay_at_zero_under_dfp_and_are_held_under_dpf(
 
 
 def test_the_folder(
-    config: RunConfig, fashion_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig,
+    fashion_dir: str,
+    tmp_path: Path,
+    watcher: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert find_experiment("cvadam2023/paths") is STUDY
+    assert find_experiment("cvadam2023/paths") is EXPERIMENT
     monkeypatch.setattr(paths, "base_config", lambda data_dir: replace(config, epochs=2))
-    lines: list[str] = []
-    out = tmp_path / "study"
-    found = run_study(STUDY, out=out, seed=7, data_dir=fashion_dir, notice=lines.append)
-    assert len(lines) == 2 * 2
-    stored = json.loads((out / "study.json").read_text())
-    assert stored["values"] == json.loads(json.dumps(found.values))
-    assert list(stored["values"]["runs"]) == ["DFP", "DPF"]
-    assert found.markdown.count("\n| ") == 1 + 3
+    out, display = tmp_path / "out", watcher()
+    scope = Scope(seed=7, data_dir=fashion_dir)
+    found = run_experiment(EXPERIMENT, scope, out=out, display=display)
+    assert display.finished == ["DFP", "DPF"]
+    stored = json.loads((out / "outcome.json").read_text())
+    assert {**stored, **found.values} == stored
+    assert list(stored["runs"]) == ["DFP", "DPF"]
+    table, kept = found.parts
+    assert [row[0] for row in table.rows] == ["0", "1", "2"]
+    assert table.rows[2][8] == f"{stored['runs']['DPF']['stored'][2]:,}"
+    assert kept.startswith("- DFP: input channels of conv2 kept: ")
     assert set(found.figures) == {"fig1.svg", "fig1-dpf.svg", "fig2.svg"}
     for name in found.figures:
         text = (out / name).read_text()
         assert text == found.figures[name]
         assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     # Read again: nothing is trained, and the figures come from the values alone.
-    again = run_study(STUDY, out=out, seed=7, data_dir=None, notice=lines.append)
-    assert again.figures == found.figures == paths.figures(stored["values"])
-    assert again.markdown == found.markdown
-    assert len(lines) == 2 * 2 + 1
+    display = watcher()
+    again = run_experiment(EXPERIMENT, Scope(seed=7), out=out, display=display)
+    assert display.started == (2, 2)
+    assert again == found
+    assert again.figures == paths.figures(stored)
+    with pytest.raises(CheckpointError, match="differ from the experiment's"):
+        run_experiment(EXPERIMENT, Scope(seed=8), out=out, display=display)
+    (out / "rows" / "DPF.json").unlink()
+    row = json.loads((out / "rows" / "DFP.json").read_text())["row"]
+    lost = paths.conclude(Finished("", scope, out, EXPERIMENT.tasks(scope), {"DFP": row}))
+    assert (list(lost.values["runs"]), lost.parts, lost.figures) == (["DFP"], (), {})
 
 
 def test_three_channels_of_each_kind() -> None:
@@ -128,11 +143,12 @@ def test_three_channels_of_each_kind() -> None:
     assert [one["channel"] for one in choose_channels(channels[:5])] == [0, 1, 2, 4]
 
 
-def test_refusals(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(config: RunConfig, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOSSAMER_DATA", raising=False)
+    task = EXPERIMENT.tasks(Scope())[0]
     with pytest.raises(InvalidData, match="needs a data folder: give --data-dir"):
-        STUDY.carry_out(seed=0, data_dir=None, notice=lambda line: None)
+        task.function(task.settings, watch)
     with pytest.raises(InvalidValue, match="has no masks to watch"):
-        watch(replace(config, method="sgd"), lambda line: None)
+        observe(replace(config, method="sgd"), watch)
     with pytest.raises(InvalidValue, match="is no layer that starts dense"):
-        watch(of(config, "dfp"), lambda line: None, layer="fc9")
+        observe(of(config, "dfp"), watch, layer="fc9")

@@ -1,30 +1,29 @@
 from __future__ import annotations
 
-import io
 import math
+from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from gossamer.errors import UnknownName
 from gossamer.estimates import Estimate
 from gossamer.experiments import (
-    STUDIES,
-    TABLES,
+    EXPERIMENTS,
+    Experiment,
     Line,
-    RichTableProgress,
-    Study,
-    Table,
+    RunTable,
+    RunTask,
+    Scope,
     at_least,
     at_most,
-    default_table_progress,
     find_experiment,
     repeated,
 )
-from gossamer.experiments.progress import PlainTableProgress
-from gossamer.experiments.result import TableResult
-from gossamer.experiments.table import read_expected
+from gossamer.experiments.table import expected_figures
 from gossamer.train import RunConfig
+
+TABLES = {key: one for key, one in EXPERIMENTS.items() if isinstance(one.conclude, RunTable)}
+DEMO = TABLES["gossamer/demo"].conclude
 
 
 def line(key: str = "a", **means: float) -> Line:
@@ -54,38 +53,50 @@ def test_sizes_show_an_error_only_if_it_can_be_seen() -> None:
 
 
 def test_repeats_differ_by_seed_only() -> None:
-    rows = repeated("a", "A", RunConfig(epochs=3), seed=5, repeats=3)
-    assert [row.run for row in rows] == ["a-s5", "a-s6", "a-s7"]
+    rows = repeated("a", "A", RunConfig(epochs=3), Scope(seed=5, repeats=3))
+    assert [row.name for row in rows] == ["a-s5", "a-s6", "a-s7"]
     differences = {rows[0].config.first_difference(row.config) for row in rows[1:]}
     assert {difference[0] for difference in differences if difference} == {"seed"}
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=list(TABLES))
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 @pytest.mark.parametrize("data_dir", [None, "somewhere"])
-def test_every_registered_table_is_sound(table: Table, data_dir: str | None) -> None:
-    for scale in table.scales:
-        rows = table.rows(scale=scale, seed=3, repeats=2, data_dir=data_dir)
-        assert len({row.run for row in rows}) == len(rows)
-        keys = [row.key for row in rows]
+def test_every_registered_experiment_is_sound(
+    experiment: Experiment, data_dir: str | None, tmp_path: Path
+) -> None:
+    assert find_experiment(experiment.key) is experiment
+    assert set(experiment.repeats) == set(experiment.scales)
+    for scale in experiment.scales or ("",):
+        tasks = experiment.tasks(Scope(scale, 3, 2, data_dir))
+        assert tasks
+        assert len({task.name for task in tasks}) == len(tasks)
+        assert all(task.found(tmp_path) is None for task in tasks)
+
+
+@pytest.mark.parametrize("experiment", TABLES.values(), ids=list(TABLES))
+@pytest.mark.parametrize("data_dir", [None, "somewhere"])
+def test_every_registered_table_has_its_lines(experiment: Experiment, data_dir: str | None) -> None:
+    for scale in experiment.scales:
+        runs = experiment.tasks(Scope(scale, 3, 2, data_dir))
+        assert all(isinstance(run, RunTask) for run in runs)
+        keys = [run.line for run in runs]
         assert [key for key in dict.fromkeys(keys) for _ in range(2)] == keys
-        assert {row.config.seed for row in rows} == {3, 4}
-        assert set(table.expected) <= set(keys)
-    assert find_experiment(table.key) is table
+        assert {run.config.seed for run in runs} == {3, 4}
+        assert set(expected_figures(experiment.key)) <= set(keys)
 
 
-def test_every_registered_study_is_found() -> None:
-    assert all(isinstance(find_experiment(key), Study) for key in STUDIES)
+def test_an_unknown_experiment_lists_the_known() -> None:
     with pytest.raises(UnknownName, match="gossamer/demo"):
         find_experiment("gossamer/nothing")
 
 
 def test_expected_figures_may_be_missing() -> None:
-    assert read_expected("nobody2099") == {}
-    assert TABLES["gossamer/demo"].expected["ssvi-95"]["accuracy"] == 0.97
+    assert expected_figures("nobody2099/table") == {}
+    assert expected_figures("gossamer/demo")["ssvi-95"]["accuracy"] == 0.97
 
 
 def test_the_demo_checks_sparsity_exactly() -> None:
-    check = TABLES["gossamer/demo"].checks[-1]
+    check = DEMO.checks[-1]
 
     def results(nnz: float, sparsity: float, error: float = 0.0) -> dict[str, Line]:
         values = {"nnz": Estimate(nnz, error, 3), "sparsity": Estimate(sparsity, 0.0, 3)}
@@ -100,40 +111,15 @@ def test_the_demo_checks_sparsity_exactly() -> None:
 
 
 def test_the_reference_stands_beside_ours() -> None:
-    table = TABLES["gossamer/demo"]
     lines = (line("ssvi-95", accuracy=0.98, ece=0.05), line("rigl-95"))
-    result = TableResult(table, "small", lines, (), (), None)
-    headings, rows = result.reference_cells()
-    assert headings[2:] == ["target", "ours", "±", "difference", "n"]
+    expected = expected_figures("gossamer/demo")
+    found = DEMO.reference_table(lines, expected)
+    assert found.headings[2:] == ["target", "ours", "±", "difference", "n"]
+    rows = found.rows
     assert rows[0] == ["ssvi-95", "accuracy", "0.9700", "0.9800", "0.0100", "+0.01", "2"]
     assert rows[1][-2:] == ["+0.01", "2"]
     assert rows[2] == ["ssvi-95", "sparsity", "0.95", "–", "–", "–", "0"]
-    assert result.to_json()["rows"][0]["target"]["ece"] == 0.04
-    assert "| ssvi-95 | ECE | 0.0400 | 0.0500 |" in result.to_markdown()
-
-
-def test_bars_on_a_terminal() -> None:
-    screen = io.StringIO()
-    progress = RichTableProgress(Console(file=screen, force_terminal=True, width=100))
-    progress.start(3, 1)
-    progress.update("a-s0", 0.5, "acc 0.9")
-    progress.update("a-s1", 0.25, "acc [0.8]")
-    progress.finish("a-s0", "accuracy [0.95]")
-    progress.close()
-    progress.close()
-    shown = screen.getvalue()
-    assert "2/3 runs" in shown
-    assert "a-s0: accuracy [0.95]" in shown
-    assert "a-s1" in shown
-
-
-def test_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = default_table_progress()
-    assert isinstance(progress, PlainTableProgress)
-    progress.start(3, 1)
-    progress.update("a-s0", 0.5, "acc 0.9")
-    progress.finish("a-s0", "accuracy 0.95")
-    progress.close()
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == "3 runs, 1 of them finished before\n[2/3] a-s0: accuracy 0.95\n"
+    assert lines[0].to_json("target", expected["ssvi-95"])["target"]["ece"] == 0.04
+    text = found.to_markdown()
+    assert "| --- | --- | ---: | ---: | ---: | ---: | ---: |" in text
+    assert "| ssvi-95 | ECE | 0.0400 | 0.0500 |" in text

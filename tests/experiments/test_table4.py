@@ -1,30 +1,43 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from gossamer.data import batches
 from gossamer.errors import NonFinite
-from gossamer.experiments.cvadam2023 import repeat, simulated, starts, table4, timing
-from gossamer.experiments.cvadam2023.simulated import LiveInputs, Problem
-from gossamer.inference.methods.em_mcmc import EMMCMC
+from gossamer.experiments import Finished, Outcome, Scope, Watch
+from gossamer.experiments.cvadam2023.table4 import experiment as table4
+from gossamer.experiments.cvadam2023.table4 import problem as problems
+from gossamer.experiments.cvadam2023.table4 import repeat, settings, timing
+from gossamer.experiments.cvadam2023.table4.problem import LiveInputs, Problem, method_of
+from gossamer.experiments.cvadam2023.table4.repeat import Chain
+from gossamer.experiments.cvadam2023.table4.settings import METHODS, RepeatSettings
+from gossamer.experiments.cvadam2023.table4.starts import best_chain
+from gossamer.experiments.cvadam2023.table4.timing import TimingSettings
+from gossamer.inference.em_mcmc import EMMCMC
 from gossamer.inference.pruning import Pruning
 from gossamer.nn import sparse_layers
 
 KEYS = {"example", "method", "repeat", "fdr", "fndr", "miss_rate", "selected", "seconds"}
 
 
-def tiny(example: int, method: Pruning, **changes: Any) -> dict[str, Any]:
+SIZES = {"num_train": 300, "num_test": 50, "num_features": 24, "batch_size": 64}
+TINY = {**SIZES, "epochs": 18, "warmup_epochs": 4, "candidates": 1}
+
+
+def tiny(example: int, method: Pruning, **changes: Any) -> RepeatSettings:
     """A repeat of a few epochs on a few inputs."""
-    sizes = {"num_train": 300, "num_test": 50, "num_features": 24, "batch_size": 64}
-    about = simulated.settings(example, method, 0, seed=3)
-    return {**about, **sizes, "epochs": 18, "warmup_epochs": 4, "candidates": 1, **changes}
+    about = RepeatSettings.of(example, method, 0, seed=3)
+    return replace(about, **{**TINY, **changes})
 
 
 def in_double(problem: Problem) -> Problem:
@@ -46,31 +59,31 @@ def dense_weights(method: EMMCMC) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("method", simulated.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("example", [1, 3])
 def test_sparse_and_dense_code_give_the_same_weights(
     example: int, method: Pruning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Below λ₂ under DPF: what is masked is under the spike all the same.
     soft = 0.02 if method == "dfp" else 0.012
-    chosen = simulated.ExampleSettings(18, lr=0.05, slab_decay=2e-3, spike_threshold=soft)
-    monkeypatch.setattr(simulated, "SETTINGS_OF", {example: chosen})
-    about = {**tiny(example, method), "spike_decay": 1e-2}  # weak enough for DPF's to come back
-    # Between the sizes of the first weights' columns, so that a few leave in every epoch.
-    about["prune_threshold"] = 0.018
+    chosen = settings.ExampleSettings(18, lr=0.05, slab_decay=2e-3, spike_threshold=soft)
+    monkeypatch.setitem(settings.SETTINGS_OF, example, chosen)
+    # A spike weak enough for DPF's to come back; λ₂ between the sizes of the first weights'
+    # columns, so that a few leave in every epoch.
+    about = tiny(example, method, spike_decay=1e-2, prune_threshold=0.018)
     problem = in_double(Problem.of(about))
-    sparse, dense = simulated.method_of(about, problem), timing.dense(about, problem)
-    data = LiveInputs(problem.x, problem.y, about["batch_size"])
+    sparse, dense = method_of(about, problem), timing.dense(about, problem)
+    data = LiveInputs(problem.x, problem.y, about.batch_size)
     order, same_order = (torch.Generator().manual_seed(5) for _ in range(2))
     noise = torch.Generator().manual_seed(6).get_state()
     states = {"sparse": noise, "dense": noise}
     counts = []
-    for epoch in range(about["epochs"]):
+    for epoch in range(about.epochs):
         torch.set_rng_state(states["sparse"])
-        simulated.train_epoch(sparse, data, order)
+        problems.train_epoch(sparse, data, order)
         states["sparse"] = torch.get_rng_state()
         torch.set_rng_state(states["dense"])
-        for batch in batches(problem.x, problem.y, about["batch_size"], same_order):
+        for batch in batches(problem.x, problem.y, about.batch_size, same_order):
             dense.step(batch)
         states["dense"] = torch.get_rng_state()
         expected = dense.effective()
@@ -78,7 +91,7 @@ def test_sparse_and_dense_code_give_the_same_weights(
             torch.testing.assert_close(
                 weight, expected[name], rtol=1e-9, atol=1e-12, msg=f"{name}, epoch {epoch}"
             )
-        counts.append(len(simulated.read_inputs(sparse)))
+        counts.append(len(problems.read_inputs(sparse)))
     assert counts[2] == 24  # the warm-up
     falls = sum(after < before for before, after in pairwise(counts))
     rises = sum(after > before for before, after in pairwise(counts))
@@ -89,23 +102,23 @@ def test_sparse_and_dense_code_give_the_same_weights(
 
 
 @pytest.mark.parametrize(("example", "metric"), [(1, "mse"), (2, "mse"), (3, "accuracy")])
-def test_a_repeat_has_its_keys_and_is_repeatable(example: int, metric: str) -> None:
+def test_a_repeat_has_its_keys_and_is_repeatable(example: int, metric: str, watch: Watch) -> None:
     about = tiny(example, "dfp", epochs=6, cycles=2)
-    row = table4.carry_out(about)
+    row = repeat.carry_out(about, watch)
     assert row.keys() >= KEYS | {metric, f"{metric}_ensemble", f"{metric}_cycle"}
     assert row["num_selected"] == len(row["selected"])
     assert all(1 <= variable <= 24 for variable in row["selected"])
-    again = repeat.carry_out(about)
+    again = repeat.carry_out(about, watch)
     assert {**again, "seconds": 0} == {**row, "seconds": 0}
-    other = repeat.carry_out({**about, "seed": 4})
+    other = repeat.carry_out(replace(about, seed=4), watch)
     assert other[metric] != row[metric] or other["selected"] != row["selected"]
 
 
 def test_scores_are_of_the_samples_they_name() -> None:
     about = tiny(1, "dpf", epochs=6, cycles=2)
     problem = Problem.of(about)
-    method = simulated.method_of(about, problem)
-    for _ in range(about["epochs"]):
+    method = method_of(about, problem)
+    for _ in range(about.epochs):
         for batch in batches(problem.x, problem.y, 64, problem.order):
             method.step(batch)
     x = torch.from_numpy(problem.simulation.x_test)
@@ -125,34 +138,44 @@ def test_scores_are_of_the_samples_they_name() -> None:
 def test_the_best_chain_on_held_out_training_points_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    about = tiny(1, "dfp", candidates=4, rounds=[[1, 2], [3, 1]])
+    about = tiny(1, "dfp", candidates=4, rounds=((1, 2), (3, 1)))
     problem = Problem.of(about)
-    seen: list[tuple[int, starts.Chain]] = []
-    errors = iter([0.5, 0.25, float("inf"), 0.125, 0.75, 0.25])
+    seen: list[tuple[int, Chain]] = []
+    errors = iter([0.5, 0.25, float("nan"), 0.125, 0.75, 0.25])
 
-    def error(chain: starts.Chain, x: torch.Tensor, y: torch.Tensor) -> float:
+    def error(chain: Chain, x: torch.Tensor, y: torch.Tensor) -> float:
         assert torch.equal(x, problem.x[270:])
         assert torch.equal(y, problem.y[270:])
         seen.append((chain.epochs, chain))
         return next(errors)
 
-    monkeypatch.setattr(starts.Chain, "error", error)
-    chosen = starts.best_chain(about, problem)
+    monkeypatch.setattr(Chain, "error", error)
+    epochs = 0
+
+    def after_epoch() -> None:
+        nonlocal epochs
+        epochs += 1
+
+    chosen = repeat.begin(about, problem, after_epoch)
+    assert epochs == 4 + 2 * 2
     assert [epochs for epochs, _ in seen] == [1, 1, 1, 1, 3, 3]
     assert [chain for _, chain in seen[4:]] == [seen[3][1], seen[1][1]]  # the better one first
     assert chosen is seen[1][1]
     assert chosen.method.num_data == 270  # what was held out stays out
     # Its first weights, order and noise are those of its number, whatever ran beside it.
-    words = np.random.SeedSequence((about["seed"], 1, 2)).generate_state(2)
+    words = np.random.SeedSequence((about.seed, 1, 2)).generate_state(2)
     torch.manual_seed(int(words[0]))
-    network = simulated.relu_network((24, 5, 3, 1))
-    alone = starts.Chain.begin(
+    widths = (24, 5, 3, 1)
+    network = nn.Sequential(nn.Flatten())
+    for inputs, outputs in pairwise(widths):
+        network.extend([nn.Linear(inputs, outputs), nn.ReLU()])
+    alone = Chain.begin(
         about,
         replace(
             problem,
             x=problem.x[:270],
             y=problem.y[:270],
-            network=network,
+            network=network[:-1],
             order=torch.Generator().manual_seed(int(words[1])),
             steps=18 * 5,
             steps_per_epoch=5,
@@ -165,36 +188,55 @@ def test_the_best_chain_on_held_out_training_points_goes_on(
         assert torch.equal(one, two)
 
 
+def test_all_epochs_of_a_repeat_are_told() -> None:
+    shares: list[float] = []
+
+    class Told(Watch):
+        def tell(self, share: float, figures: str = "") -> None:
+            shares.append(share)
+
+    about = tiny(1, "dfp", candidates=4, rounds=((1, 2), (30, 1)))
+    repeat.carry_out(about, Told(Path(), "task"))
+    total = 4 + 2 * 17  # the second round ends with the run
+    assert shares == [n / total for n in range(1, total + 1)]
+
+
 def test_a_single_chain_has_all_points() -> None:
     about = tiny(1, "dfp")
-    assert starts.best_chain(about, Problem.of(about)).method.num_data == 300
+    assert repeat.begin(about, Problem.of(about), lambda: None).method.num_data == 300
 
 
 def test_the_error_of_a_chain_is_its_negative_log_likelihood() -> None:
     about = tiny(1, "dfp")
     problem = Problem.of(about)
-    chain = starts.Chain.begin(about, problem)
+    chain = Chain.begin(about, problem)
     with torch.no_grad():
         squares = (chain.method.model(problem.x)[:, 0] - problem.y).square()
     wanted = float(squares.mean()) + 0.5 * np.log(np.pi)  # variance one half
     assert chain.error(problem.x, problem.y) == pytest.approx(wanted, rel=1e-5)
-    chain.diverged = True
-    assert chain.error(problem.x, problem.y) == float("inf")
 
 
-def test_a_diverged_chain_gives_way_and_all_together_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    about = tiny(1, "dfp", candidates=2, rounds=[[1, 1]])
-    problem, failing = Problem.of(about), [True, False]
+def test_a_diverged_chain_gives_way_and_all_together_raise() -> None:
+    asked: list[str] = []
 
-    def train_to(chain: starts.Chain, epochs: int) -> None:
-        if failing.pop(0):
-            raise NonFinite("loss", float("nan"), "is not finite")
+    def error(chain: list[str]) -> float:
+        asked.append(chain[0])
+        return 1.0
 
-    monkeypatch.setattr(starts.Chain, "train_to", train_to)
-    assert not starts.best_chain(about, problem).diverged
-    failing += [True, True]
-    with pytest.raises(NonFinite):
-        starts.best_chain(about, problem)
+    def best(failing: str) -> list[str]:
+        def train_to(chain: list[str], epochs: int) -> None:
+            if chain[0] in failing:
+                raise NonFinite("loss", float("nan"), f"is not finite in {chain[0]}")
+
+        return best_chain(
+            3, [(1, 2), (2, 1)], begin=lambda n: ["abc"[n]], train_to=train_to, error=error
+        )
+
+    assert best("a") == ["b"]
+    assert "a" not in asked
+    assert best("ac") == ["b"]
+    with pytest.raises(NonFinite, match="in a"):
+        best("abc")
 
 
 def test_live_inputs_are_the_same_rows_with_other_columns_zero() -> None:
@@ -217,48 +259,76 @@ def test_live_inputs_are_the_same_rows_with_other_columns_zero() -> None:
 
 
 def test_settings_are_the_authors() -> None:
-    tasks = table4.tasks(scale="paper", seed=5, repeats=10)
+    tasks = table4.tasks(Scope("paper", 5, 10))
     assert len({task.name for task in tasks}) == len(tasks) == 61
     assert [task.name for task in tasks if task.alone] == ["timing"]
-    last = {task.name: task.settings for task in tasks}["example2-dpf-r9"]
-    assert (last["epochs"], last["cycles"], last["seed"]) == (6000, 1, 14)
-    assert last["batch_size"] == 1024
-    problem = Problem.of({**last, "num_train": 2048, "num_test": 10})
+    found = {task.name: task.settings for task in tasks}
+    last = found["example2-dpf-r9"]
+    assert (last.epochs, last.cycles, last.seed) == (6000, 1, 14)
+    assert last.batch_size == 1024
+    problem = Problem.of(replace(last, num_train=2048, num_test=10))
     assert [tuple(p.shape) for p in problem.network.parameters()][::2] == [
         (6, 2000),
         (4, 6),
         (3, 4),
         (1, 3),
     ]
-    config = simulated.method_of(last, problem).config
+    config = method_of(last, problem).config
     assert (config.lr, config.weight_decay, config.spike_threshold) == (0.01, 5e-4, 1e-2)
     assert (config.spike_decay, config.prune_threshold) == (4.0, 1e-2)
-    spikes = [task.settings["spike_decay"] for task in tasks[:3]]
+    spikes = [task.settings.spike_decay for task in tasks[:3]]
     assert spikes == [1e-2, 1e-2, 5e-2]  # DFP: the authors', but for Example 3
-    found = {task.name: task.settings for task in tasks}
     cycles = {
-        method: [found[f"example{n}-{method}-r0"]["cycles"] for n in (1, 2, 3)]
-        for method in simulated.METHODS
+        method: [found[f"example{n}-{method}-r0"].cycles for n in (1, 2, 3)] for method in METHODS
     }
     assert cycles == {"dfp": [6, 1, 6], "dpf": [1, 1, 1]}
-    assert [found[f"example{n}-dpf-r0"]["spike_decay"] for n in (1, 2, 3)] == [1.0, 4.0, 0.2]
-    assert [found[f"example{n}-dpf-r0"]["warmup_epochs"] for n in (1, 2, 3)] == [50, 200, 50]
-    assert [found[f"example{n}-dpf-r0"]["epochs"] for n in (1, 2, 3)] == [3000, 6000, 3000]
-    assert found["example2-dfp-r0"]["rounds"] == [[150, 3], [1000, 1]]
-    assert found["example2-dpf-r0"]["rounds"] == [[1000, 3], [3000, 1]]
-    assert {settings["candidates"] for name, settings in found.items() if name != "timing"} == {8}
+    assert [found[f"example{n}-dpf-r0"].spike_decay for n in (1, 2, 3)] == [1.0, 4.0, 0.2]
+    assert [found[f"example{n}-dpf-r0"].warmup_epochs for n in (1, 2, 3)] == [50, 200, 50]
+    assert [found[f"example{n}-dpf-r0"].epochs for n in (1, 2, 3)] == [3000, 6000, 3000]
+    assert found["example2-dfp-r0"].rounds == ((150, 3), (1000, 1))
+    assert found["example2-dpf-r0"].rounds == ((1000, 3), (3000, 1))
+    assert {one.candidates for name, one in found.items() if name != "timing"} == {8}
     assert (config.noise_scale, config.temperature) == (1.0, None)
     assert (config.betas, config.tau_lr, config.decay_biases) == ((0.1, 1.0), 0.1, True)
     steps = problem.steps
     assert 399 < config.warmup * steps < 400  # 200 epochs of 2 batches
-    small = table4.tasks(scale="small", seed=0, repeats=2)
+    small = table4.tasks(Scope("small", 0, 2))
     assert [task.name for task in small] == ["example1-dfp-r0", "example1-dfp-r1", "timing"]
-    assert (small[0].settings["epochs"], small[0].settings["cycles"]) == (500, 1)
+    assert (small[0].settings.epochs, small[0].settings.cycles) == (500, 1)
 
 
-def test_timing_measures_both() -> None:
-    about = {**timing.settings(seed=0), **tiny(1, "dfp"), "epochs_before": 6, "epochs_timed": 2}
-    row = table4.carry_out(about)
+def test_rows_of_earlier_versions_are_found(tmp_path: Path) -> None:
+    """The settings of a row as version 0.1.0 first wrote them."""
+    earlier = {
+        "example": 1,
+        "method": "dfp",
+        "repeat": 0,
+        "seed": 0,
+        "epochs": 3000,
+        "cycles": 6,
+        "warmup_epochs": 50,
+        "spike_decay": 0.01,
+        "prune_threshold": 0.001,
+        "candidates": 8,
+        "rounds": [[150, 3], [500, 1]],
+        "batch_size": 1024,
+        "num_train": 10000,
+        "num_test": 1000,
+        "num_features": 1000,
+        "kind": "timing",
+        "epochs_before": 150,
+        "epochs_timed": 50,
+    }
+    *_, task = table4.tasks(Scope("paper"))
+    (tmp_path / "rows").mkdir()
+    stored = {"task": "timing", "settings": earlier, "row": {"ratio": 2.0}}
+    (tmp_path / "rows" / "timing.json").write_text(json.dumps(stored))
+    assert task.found(tmp_path) == {"ratio": 2.0}
+
+
+def test_timing_measures_both(watch: Watch) -> None:
+    about = TimingSettings.of(1, "dfp", 0, seed=0)
+    row = timing.carry_out(replace(about, **TINY, epochs_before=6, epochs_timed=2), watch)
     assert row["seconds_per_epoch"] > 0
     assert row["ratio"] == row["seconds_per_epoch_dense"] / row["seconds_per_epoch"]
     assert "alternating epochs" in timing.describe(row)
@@ -284,10 +354,14 @@ def row_of(example: int, repeat: int, value: float, fdr: float = 0.0) -> dict[st
     }
 
 
+def concluded(rows: dict[str, Any], scale: str) -> Outcome:
+    return table4.conclude(Finished("cvadam2023/table4", Scope(scale), Path(), [], rows))
+
+
 def test_verdicts() -> None:
     rows = [row_of(1, 0, 1.2), row_of(1, 1, 1.3, fdr=0.2), row_of(3, 0, 0.93), row_of(3, 1, 0.94)]
     named = {f"example{row['example']}-dfp-r{row['repeat']}": row for row in rows}
-    found = table4.conclude(named, scale="paper")
+    found = concluded(named, "paper")
     assert [(verdict.name, verdict.ok) for verdict in found.verdicts] == [
         ("example1-dfp: FDR = FNDR = 0 in every repeat", False),
         ("example3-dfp: FDR = FNDR = 0 in every repeat", True),
@@ -298,20 +372,21 @@ def test_verdicts() -> None:
     ]
     assert found.verdicts[0].text == "1 of 2 repeats; not in repeat 1"
     assert found.verdicts[2].text == "1.250 ± 0.050"
-    assert "| Example 1, DFP | 2 | 1.250 ± 0.050 |" in found.markdown
-    assert "| Example 3, DFP | 1 | 94.00 % | 1, 2, 3, 4 |" in found.markdown
+    text = "\n".join(p if isinstance(p, str) else p.to_markdown() for p in found.parts)
+    assert "| Example 1, DFP | 2 | 1.250 ± 0.050 |" in text
+    assert "| Example 3, DFP | 1 | 94.00 % | 1, 2, 3, 4 |" in text
     line = found.values["lines"][1]
     assert line["paper"] == {"accuracy": 0.947, "fdr": 0.0, "fndr": 0.0, "num_selected": 4}
     assert line["accuracy"] == pytest.approx(0.935, rel=1e-12)
-    assert len(table4.conclude(named, scale="small").verdicts) == 2
+    assert len(concluded(named, "small").verdicts) == 2
     rows[0]["mse"] = None  # what a file holds of a NaN
-    assert not table4.conclude(named, scale="paper").verdicts[2].ok
+    assert not concluded(named, "paper").verdicts[2].ok
 
 
 def test_a_chain_that_leaves_the_numbers_is_told() -> None:
     about = tiny(1, "dfp", epochs=6, cycles=2)
     problem = Problem.of(about)
     problem.y[0] = float("nan")
-    method = simulated.method_of(about, problem)
+    method = method_of(about, problem)
     with pytest.raises(NonFinite):
-        simulated.train_epoch(method, LiveInputs(problem.x, problem.y, 64), problem.order)
+        problems.train_epoch(method, LiveInputs(problem.x, problem.y, 64), problem.order)

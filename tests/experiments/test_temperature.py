@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
+from gossamer.experiments import Finished, Scope
 from gossamer.experiments.cvadam2023 import temperature
-from gossamer.experiments.cvadam2023.temperature import SETTINGS, Setting, spreads, temperature_of
+from gossamer.experiments.cvadam2023.temperature import (
+    SETTINGS,
+    Draws,
+    Setting,
+    Spread,
+    spreads,
+    temperature_of,
+)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.label)
@@ -27,10 +36,10 @@ def test_temperatures_by_hand():
     assert batches.formula == pytest.approx(plain.formula * more, rel=1e-12)
 
 
-def test_spreads():
+def test_spreads(watch):
     """Algorithm 1: the conditional std, √(1 - 0.9²), no correlation, no memory. 2: a sampler."""
-    lines: list[str] = []
-    first, authors, ours = spreads(0, lines.append, chains=1000, steps=1500)
+    rows = spreads(Draws(0, chains=1000, steps=1500), watch)["spreads"]
+    first, authors, ours = (Spread(**row) for row in rows)
     assert first.std == pytest.approx(math.sqrt(1 - 0.81), rel=0.08)
     assert abs(first.correlation) < 0.15
     assert abs(first.next_step) < 0.15
@@ -39,13 +48,23 @@ def test_spreads():
     for row in (authors, ours):
         assert row.correlation == pytest.approx(0.9, abs=0.04)
         assert row.next_step > 0.95
-    assert lines == [row.label for row in (first, authors, ours)]
+    assert [row.label[:11] for row in (first, authors, ours)] == [
+        f"Algorithm {n}" for n in (1, 2, 2)
+    ]
 
 
-def test_the_page(monkeypatch):
-    monkeypatch.setattr(temperature, "SETTINGS", SETTINGS[:1])
-    monkeypatch.setattr(temperature, "spreads", lambda seed, notice: spreads(seed, notice, 10, 5))
-    findings = temperature.STUDY.carry_out(seed=0, data_dir=None, notice=lambda line: None)
-    assert json.loads(json.dumps(findings.values)).keys() == {"temperatures", "spreads"}
-    assert findings.markdown.count("\n| ") == 3 + 5
-    assert "| 0.0561 |" in findings.markdown
+def test_the_page(watch, tmp_path):
+    *measurements, last = temperature.tasks(Scope(seed=2))
+    assert len(measurements) == len(SETTINGS)
+    assert [task.settings.seed for task in measurements[:2]] == [16, 17]
+    first = measurements[0]
+    rows = {
+        first.name: first.function(replace(first.settings, chains=10), watch),
+        last.name: last.function(Draws(0, chains=10, steps=5), watch),
+    }
+    rows = json.loads(json.dumps(rows))
+    outcome = temperature.conclude(Finished("", Scope(), tmp_path, [], rows))
+    assert outcome.values == {"temperatures": [rows[first.name]], **rows[last.name]}
+    assert [len(table.rows) for table in outcome.parts] == [1, 4]
+    assert "| 0.0561 |" in outcome.parts[0].to_markdown()
+    assert f"| {rows[last.name]['spreads'][2]['std']:.3f} |" in outcome.parts[1].to_markdown()

@@ -1,42 +1,39 @@
-"""Experiments: tables of runs with what the papers say and what must hold, studies, and surveys.
+"""Experiments: the papers' tables and figures, with what the papers say and what must hold.
 
-Add a table: a function that returns rows, a ``Table`` in a module of its paper's folder, its
-figures in that folder's ``expected.toml``, and one line in :mod:`gossamer.experiments.registry`.
+An experiment is tasks in, tables and verdicts out. Add one: a module in its paper's folder with a
+function that gives its tasks and one that concludes from their rows (:class:`RunTable` for a table
+of runs), and one line in :mod:`gossamer.experiments.registry`.
 """
 
-from gossamer.experiments.progress import RichTableProgress, TableProgress, default_table_progress
-from gossamer.experiments.registry import STUDIES, SURVEYS, TABLES, find_experiment
-from gossamer.experiments.result import TableResult, Verdict
-from gossamer.experiments.runner import run_table
-from gossamer.experiments.study import Findings, Study, run_study
-from gossamer.experiments.survey import Conclusion, Survey, SurveyResult, run_survey
-from gossamer.experiments.table import Check, Line, Row, Table, at_least, at_most, repeated
-from gossamer.experiments.tasks import SurveyTask
+from gossamer.experiments.display import Display, RichDisplay, default_display
+from gossamer.experiments.experiment import Experiment, Finished, Scope, run_experiment
+from gossamer.experiments.news import Watch
+from gossamer.experiments.outcome import Outcome, TextTable, Verdict
+from gossamer.experiments.registry import EXPERIMENTS, find_experiment
+from gossamer.experiments.table import Check, Line, RunTable, at_least, at_most, repeated
+from gossamer.experiments.task import FunctionTask, RunTask, Task
 
 __all__ = [
-    "STUDIES",
-    "SURVEYS",
-    "TABLES",
+    "EXPERIMENTS",
     "Check",
-    "Conclusion",
-    "Findings",
+    "Display",
+    "Experiment",
+    "Finished",
+    "FunctionTask",
     "Line",
-    "RichTableProgress",
-    "Row",
-    "Study",
-    "Survey",
-    "SurveyResult",
-    "SurveyTask",
-    "Table",
-    "TableProgress",
-    "TableResult",
+    "Outcome",
+    "RichDisplay",
+    "RunTable",
+    "RunTask",
+    "Scope",
+    "Task",
+    "TextTable",
     "Verdict",
+    "Watch",
     "at_least",
     "at_most",
-    "default_table_progress",
+    "default_display",
     "find_experiment",
     "repeated",
-    "run_study",
-    "run_survey",
-    "run_table",
+    "run_experiment",
 ]

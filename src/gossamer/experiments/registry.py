@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from gossamer.errors import UnknownName
 from gossamer.experiments.cvadam2023 import fashion as cvadam_fashion
-from gossamer.experiments.cvadam2023 import freeze, paths, table4, temperature
+from gossamer.experiments.cvadam2023 import freeze, paths, temperature
+from gossamer.experiments.cvadam2023.table4 import experiment as table4
+from gossamer.experiments.experiment import Experiment
 from gossamer.experiments.gossamer import defaults, demo, engines, high_sparsity, moments
 from gossamer.experiments.li2024ssvi import fashion, iou
-from gossamer.experiments.study import Study
-from gossamer.experiments.survey import Survey
-from gossamer.experiments.table import Table
 
-TABLES: dict[str, Table] = {
-    table.key: table
-    for table in (
-        demo.TABLE,
-        engines.TABLE,
-        defaults.TABLE,
-        high_sparsity.TABLE,
-        fashion.TABLE,
-        cvadam_fashion.TABLE,
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.key: module.EXPERIMENT
+    for module in (
+        demo,
+        engines,
+        defaults,
+        high_sparsity,
+        moments,
+        fashion,
+        iou,
+        table4,
+        cvadam_fashion,
+        paths,
+        temperature,
+        freeze,
     )
 }
-STUDIES: dict[str, Study] = {
-    study.key: study
-    for study in (iou.STUDY, moments.STUDY, temperature.STUDY, paths.STUDY, freeze.STUDY)
-}
-SURVEYS: dict[str, Survey] = {survey.key: survey for survey in (table4.SURVEY,)}
 
 
-def find_experiment(key: str) -> Table | Study | Survey:
-    """The table, study or survey of that key, or a plain error."""
-    found = TABLES.get(key) or STUDIES.get(key) or SURVEYS.get(key)
-    if found is None:
-        raise UnknownName("experiment", key, [*TABLES, *STUDIES, *SURVEYS])
-    return found
+def find_experiment(key: str) -> Experiment:
+    """The experiment of that key, or a plain error."""
+    if key not in EXPERIMENTS:
+        raise UnknownName("experiment", key, list(EXPERIMENTS))
+    return EXPERIMENTS[key]

@@ -1,48 +1,31 @@
-"""What a table is: rows of runs, columns of metrics, expected figures, checks."""
+"""A table of runs: lines over seeds, columns of metrics, expected figures, checks."""
 
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any
 
 from gossamer.estimates import Estimate
+from gossamer.experiments.experiment import Finished, Scope
+from gossamer.experiments.outcome import Outcome, TextTable, Verdict
+from gossamer.experiments.task import RunTask, Values
+from gossamer.report import write_report
 from gossamer.report.quantities import format_number, format_spread, quantity
 from gossamer.train import RunConfig
-
-SCALES = ("small", "paper")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One run of a table. Rows of one key differ by seed only and form one line of the table.
-
-    Attributes:
-        key: Names the line, in files and in ``expected.toml``.
-        label: Names it for a reader.
-        config: The run.
-    """
-
-    key: str
-    label: str
-    config: RunConfig
-
-    @property
-    def run(self) -> str:
-        """Name of the run's folder."""
-        return f"{self.key}-s{self.config.seed}"
 
 
 @dataclass(frozen=True)
 class Line:
-    """What the runs of one key gave.
+    """What the runs of one line gave.
 
     Attributes:
-        key: As in :class:`Row`.
-        label: As in :class:`Row`.
+        key: The ``line`` of its :class:`RunTask`.
+        label: Names it for a reader.
         seeds: Seeds of the runs that finished.
         values: Every metric over these runs.
     """
@@ -67,6 +50,21 @@ class Line:
             error = None
         return format_spread(metric, found.mean, error)
 
+    def to_json(self, reference: str, expected: Mapping[str, float]) -> Values:
+        """Means under the metrics' own keys, errors and expected figures beside them."""
+        return {
+            "key": self.key,
+            "label": self.label,
+            "n": len(self.seeds),
+            "seeds": list(self.seeds),
+            **{metric: found.mean for metric, found in self.values.items()},
+            "standard_error": {m: found.standard_error for m, found in self.values.items()},
+            reference: dict(expected),
+        }
+
+
+Figures = Mapping[str, Mapping[str, float]]
+"""By line and metric."""
 
 Results = Mapping[str, Line]
 
@@ -83,64 +81,110 @@ class Check:
     name: str
     function: Callable[[Results], tuple[bool, str]]
 
-
-class MakeRows(Protocol):
-    """A function that gives all runs of a table, those of one key next to one another."""
-
-    def __call__(
-        self, *, scale: str, seed: int, repeats: int, data_dir: str | None
-    ) -> Sequence[Row]:
-        """The runs at a scale (``"small"`` or ``"paper"``), seeds ``seed`` and following."""
-        ...
+    def decide(self, results: Results) -> Verdict:
+        """How it comes out."""
+        try:
+            ok, text = self.function(results)
+        except KeyError as missing:  # all runs of a line diverged, or lack the metric
+            return Verdict(self.name, False, f"there is no {missing.args[0]}")
+        return Verdict(self.name, bool(ok), text)
 
 
 @dataclass(frozen=True)
-class Table:
-    """One table.
+class RunTable:
+    """Makes a table of runs: a line for every key, mean ± standard error over the seeds.
 
     Attributes:
-        key: ``PAPER/TABLE``; ``expected.toml`` of the folder ``PAPER`` has a section ``TABLE``.
-        title: One line.
-        rows: Gives its runs.
         columns: Metrics shown, by their JSON keys.
         checks: What must hold.
-        scales: The scales it has.
-        repeats: Seeds per line unless told.
-        jobs: Processes unless told: more than 1 where the runs are too small for several threads.
         reference: What the expected figures are: ``"paper"``, or ``"target"`` where there is none.
     """
 
-    key: str
-    title: str
-    rows: MakeRows
     columns: tuple[str, ...]
     checks: tuple[Check, ...] = ()
-    scales: tuple[str, ...] = SCALES
-    repeats: int = 3
-    jobs: int = 1
     reference: str = "paper"
 
-    @property
-    def expected(self) -> dict[str, dict[str, float]]:
-        """Expected figures by row and metric; what the paper does not say is missing."""
-        paper, _, name = self.key.partition("/")
-        rows: dict[str, dict[str, float]] = read_expected(paper).get(name, {}).get("rows", {})
-        return rows
+    def __call__(self, found: Finished) -> Outcome:
+        """Read the results of all runs that finished, and write their report."""
+        runs = [found.folder / name for name in found.rows]
+        lines = gather(found)
+        results = {line.key: line for line in lines}
+        expected = expected_figures(found.key)
+        reference = self.reference_table(lines, expected)
+        return Outcome(
+            values={
+                "columns": list(self.columns),
+                "rows": [
+                    line.to_json(self.reference, expected.get(line.key, {})) for line in lines
+                ],
+            },
+            parts=(
+                self.table(lines),
+                *([reference] if reference.rows else []),
+                "Mean ± standard error over n seeds.",
+            ),
+            verdicts=tuple(check.decide(results) for check in self.checks),
+            report=write_report(runs, found.folder / "report.html") if runs else None,
+        )
+
+    def table(self, lines: Sequence[Line]) -> TextTable:
+        """The table itself."""
+        headings = [f"{quantity(c).label} {quantity(c).arrow}".strip() for c in self.columns]
+        rows = [
+            [line.label, str(len(line.seeds)), *map(line.shown, self.columns)] for line in lines
+        ]
+        return TextTable(["", "n", *headings], rows)
+
+    def reference_table(self, lines: Sequence[Line], expected: Figures) -> TextTable:
+        """Expected figure, ours, spread and difference side by side, where one is expected."""
+        rows = []
+        for line in lines:
+            for metric, figure in expected.get(line.key, {}).items():
+                found = line.values.get(metric)
+                ours = [format_number(metric, figure), "–", "–", "–", "0"]
+                if found is not None:
+                    error = found.standard_error
+                    ours[1] = format_number(metric, found.mean)
+                    ours[2] = "–" if error is None else format_number(metric, error)
+                    ours[3] = f"{found.mean - figure:+.4g}"
+                    ours[4] = str(found.n)
+                rows.append([line.label, quantity(metric).label, *ours])
+        headings = ["", "metric", self.reference, "ours", "±", "difference", "n"]
+        return TextTable(headings, rows, words=2)
 
 
-def read_expected(paper: str) -> dict[str, Any]:
-    """``expected.toml`` of a paper: ``[TABLE.rows.ROW]`` with lines of metrics; may be missing."""
+def gather(found: Finished) -> list[Line]:
+    """Lines in the order of the runs; one of which all runs diverged has no values."""
+    runs = [task for task in found.tasks if isinstance(task, RunTask)]
+    lines = []
+    for key in dict.fromkeys(run.line for run in runs):
+        members = [run for run in runs if run.line == key]
+        done = [run for run in members if run.name in found.rows]
+        numbers = _numbers([found.rows[run.name] for run in done])
+        values = {metric: Estimate.of(several) for metric, several in numbers.items()}
+        lines.append(Line(key, members[0].label, tuple(run.config.seed for run in done), values))
+    return lines
+
+
+def expected_figures(key: str) -> Figures:
+    """What ``expected.toml`` of a paper's folder says of an experiment; missing where it does not.
+
+    The file has lines of metrics under ``[NAME.rows.LINE]``.
+    """
+    paper, _, name = key.partition("/")
     file = files("gossamer.experiments") / paper / "expected.toml"
     if not file.is_file():
         return {}
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     read: dict[str, Any] = toml.loads(file.read_text(encoding="utf-8"))
-    return read
+    rows: Figures = read.get(name, {}).get("rows", {})
+    return rows
 
 
-def repeated(key: str, label: str, config: RunConfig, *, seed: int, repeats: int) -> list[Row]:
-    """One line of a table: the same run under ``repeats`` seeds from ``seed`` on."""
-    return [Row(key, label, replace(config, seed=seed + i)) for i in range(repeats)]
+def repeated(line: str, label: str, config: RunConfig, scope: Scope) -> list[RunTask]:
+    """One line of a table: the same run under as many seeds as the scope asks for."""
+    seeds = range(scope.seed, scope.seed + scope.repeats)
+    return [RunTask(line, label, replace(config, seed=seed)) for seed in seeds]
 
 
 def at_least(row: str, metric: str, bound: float) -> Check:
@@ -160,3 +204,12 @@ def _bounded(
         return holds(results[row].mean(metric)), results[row].shown(metric)
 
     return Check(f"{row}: {quantity(metric).label} {sign} {format_number(metric, bound)}", decide)
+
+
+def _numbers(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for one in metrics:
+        for key, value in one.items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                found.setdefault(key, []).append(float(value))
+    return found

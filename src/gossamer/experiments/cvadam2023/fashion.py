@@ -12,7 +12,9 @@ from dataclasses import replace
 from math import hypot
 from typing import Any
 
-from gossamer.experiments.table import Check, Results, Row, Table, repeated
+from gossamer.experiments.experiment import Experiment, Scope
+from gossamer.experiments.table import Check, Results, RunTable, repeated
+from gossamer.experiments.task import RunTask
 from gossamer.train import RunConfig
 
 SPARSITIES = (0.7, 0.8, 0.9)
@@ -86,7 +88,7 @@ def _line(pruning: str, target: float) -> str:
     return f"{pruning}-{100 * target:.0f}"
 
 
-def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+def tasks(scope: Scope) -> list[RunTask]:
     """The runs of all ten lines."""
     lines = [(key, f"{label}, dense", method, options) for key, label, method, options in _DENSE]
     for pruning in ("dfp", "dpf"):
@@ -94,10 +96,10 @@ def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[R
             label = f"EM-MCMC {pruning.upper()} {100 * target:.0f} %"
             options = pruned_options(pruning, target)
             lines.append((_line(pruning, target), label, "em_mcmc", options))
-    found: list[Row] = []
+    found: list[RunTask] = []
     for key, label, method, options in lines:
-        config = replace(base_config(data_dir), method=method, method_options=options)
-        found += repeated(key, label, config, seed=seed, repeats=repeats)
+        config = replace(base_config(scope.data_dir), method=method, method_options=options)
+        found += repeated(key, label, config, scope)
     return found
 
 
@@ -126,17 +128,20 @@ def _reached(results: Results) -> tuple[bool, str]:
     return found[worst] >= -1e-5, f"{worst} {found[worst]:+.4f}"
 
 
-TABLE = Table(
+EXPERIMENT = Experiment(
     key="cvadam2023/fashion",
     title="Fashion-MNIST, LeNet, 10,000 training images: dense, DFP and DPF (Tables 1, 2)",
-    rows=rows,
-    columns=("accuracy", "nll", "ece", "nnz", "sparsity", "seconds"),
-    checks=(
-        Check("DFP at 90 % within 1.6 points of the dense sampler", _close_to_dense),
-        *(_alike(target) for target in SPARSITIES),
-        Check("networks have the sparsity asked for, on average", _reached),
+    tasks=tasks,
+    conclude=RunTable(
+        columns=("accuracy", "nll", "ece", "nnz", "sparsity", "seconds"),
+        checks=(
+            Check("DFP at 90 % within 1.6 points of the dense sampler", _close_to_dense),
+            *(_alike(target) for target in SPARSITIES),
+            Check("networks have the sparsity asked for, on average", _reached),
+        ),
+        reference="target",
     ),
     scales=("small",),
+    repeats={"small": 3},
     jobs=2,
-    reference="target",
 )

@@ -6,13 +6,15 @@ that the ensemble shares most weights. Judged on the validation part of the trai
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from gossamer.data import batches
-from gossamer.experiments.study import Findings, Study
+from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.news import Watch
+from gossamer.experiments.outcome import Outcome, TextTable
+from gossamer.experiments.task import FunctionTask, Values
 from gossamer.inference.chain import ChainMethod
 from gossamer.metrics import accuracy, ece, nll
 from gossamer.nn import sparse_layers
@@ -60,55 +62,90 @@ class Frozen:
     ece: float
 
 
-def measure(freeze: float | None, config: RunConfig) -> Frozen:
-    """A run with one share."""
-    options = {**config.method_options, "freeze": freeze}
+@dataclass(frozen=True)
+class Settings:
+    """What decides a run.
+
+    Attributes:
+        freeze: The share.
+        config: The run without it.
+    """
+
+    freeze: float | None
+    config: RunConfig
+
+
+def measure(settings: Settings, watch: Watch) -> Values:
+    """A run with one share: a :class:`Frozen` as JSON values."""
+    config = settings.config
+    options = {**config.method_options, "freeze": settings.freeze}
     torch.manual_seed(config.seed)
     assembly = assemble(replace(config, method_options=options))
     method, data = assembly.method, assembly.dataset
     assert isinstance(method, ChainMethod)
     order = torch.Generator().manual_seed(config.seed)
-    for _ in range(config.epochs):
+    for epoch in range(config.epochs):
         for batch in batches(data.x_train, data.y_train, config.batch_size, order):
             method.step(batch)
+        watch.tell((epoch + 1) / config.epochs)
     got = predict(method, data.x_val, len(method.samples), keep_samples=False)
     assert isinstance(got, ClassPrediction)
     moving = [state["moving"] for state in method.optimizer.state.values() if "moving" in state]
     total = sum(layer.nnz for layer in sparse_layers(method.model).values())
     stopped = sum(int((m == 0.0).sum()) for m in moving) / total
-    return Frozen(
-        freeze,
-        stopped,
-        len(method.samples),
-        method.samples.nbytes / 2**20,
-        method.samples.nbytes_unshared / 2**20,
-        accuracy(got.probs, data.y_val),
-        nll(got.probs, data.y_val),
-        ece(got.probs, data.y_val),
+    return asdict(
+        Frozen(
+            settings.freeze,
+            stopped,
+            len(method.samples),
+            method.samples.nbytes / 2**20,
+            method.samples.nbytes_unshared / 2**20,
+            accuracy(got.probs, data.y_val),
+            nll(got.probs, data.y_val),
+            ece(got.probs, data.y_val),
+        )
     )
 
 
-def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None]) -> Findings:
-    """Every share, one run each."""
-    rows = []
-    for share in SHARES:
-        notice(f"freeze {share}")
-        rows.append(measure(share, replace(CONFIG, seed=seed)))
-    lines = [
-        "| freeze | stopped | samples, MB | if whole, MB | accuracy | NLL | ECE |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+def tasks(scope: Scope) -> list[FunctionTask[Settings]]:
+    """A run for every share."""
+    config = replace(CONFIG, seed=scope.seed)
+    return [
+        FunctionTask(f"freeze-{share}", measure, Settings(share, config), told=("accuracy", "nll"))
+        for share in SHARES
     ]
-    lines += [
-        f"| {'–' if r.freeze is None else r.freeze} | {100 * r.stopped:.0f} % | {r.megabytes:.2f} "
-        f"| {r.unshared:.2f} | {r.accuracy:.4f} | {r.nll:.4f} | {r.ece:.4f} |"
-        for r in rows
-    ]
-    text = "\n".join(lines) + (
-        f"\n\ncsghmc on digits, {rows[0].samples} samples of six cycles, one seed; metrics on the "
-        "validation part. A weight stops where it moved in a cycle by less than `freeze` times its "
-        "layer's root mean square."
+
+
+def conclude(found: Finished) -> Outcome:
+    """All shares side by side."""
+    rows = [Frozen(**row) for row in found.rows.values()]
+    table = TextTable(
+        ["freeze", "stopped", "samples, MB", "if whole, MB", "accuracy", "NLL", "ECE"],
+        [
+            [
+                "–" if row.freeze is None else str(row.freeze),
+                f"{100 * row.stopped:.0f} %",
+                f"{row.megabytes:.2f}",
+                f"{row.unshared:.2f}",
+                f"{row.accuracy:.4f}",
+                f"{row.nll:.4f}",
+                f"{row.ece:.4f}",
+            ]
+            for row in rows
+        ],
+        words=0,
     )
-    return Findings({"rows": [asdict(row) for row in rows]}, text)
+    text = (
+        "csghmc on digits, 18 samples of six cycles, one seed; metrics on the validation part. A "
+        "weight stops where it moved in a cycle by less than `freeze` times its layer's root mean "
+        "square."
+    )
+    return Outcome({"rows": [asdict(row) for row in rows]}, (table, text))
 
 
-STUDY = Study("cvadam2023/freeze", "what stopping settled weights saves and costs", carry_out)
+EXPERIMENT = Experiment(
+    key="cvadam2023/freeze",
+    title="what stopping settled weights saves and costs",
+    tasks=tasks,
+    conclude=conclude,
+)

@@ -8,9 +8,8 @@ samples kept so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +17,12 @@ from torch import Tensor
 from gossamer.core.groups import Grouping
 from gossamer.data import DataSet, batches
 from gossamer.errors import InvalidValue
-from gossamer.experiments.cvadam2023.fashion import base_config, pruned_options
-from gossamer.experiments.study import Findings, Study
-from gossamer.inference.methods.em_mcmc import EMMCMC
+from gossamer.experiments.cvadam2023.fashion import SPIKES, base_config, pruned_options
+from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.news import Watch
+from gossamer.experiments.outcome import Outcome, TextTable
+from gossamer.experiments.task import FunctionTask, Values
+from gossamer.inference.em_mcmc import EMMCMC
 from gossamer.inference.pruning import units_of
 from gossamer.metrics import accuracy
 from gossamer.nn import sparse_layers
@@ -75,7 +77,7 @@ class ChannelPaths:
 
 
 @dataclass(frozen=True)
-class Watched:
+class Observed:
     """What was seen of one run.
 
     Attributes:
@@ -89,19 +91,19 @@ class Watched:
     channels: list[ChannelPaths]
 
 
-def watch(
+def observe(
     config: RunConfig,
-    notice: Callable[[str], None],
+    watch: Watch,
     *,
     layer: str = LAYER,
     weights: int = WEIGHTS,
     records: int = RECORDS,
-) -> Watched:
+) -> Observed:
     """Train an ``em_mcmc`` run and watch its masks, its accuracy and the weights of one layer.
 
     Args:
         config: The run.
-        notice: Called with a line per epoch.
+        watch: Told after every epoch.
         layer: Whose weights are followed.
         weights: Weights followed per input channel, evenly spread.
         records: Points per epoch, about.
@@ -128,13 +130,11 @@ def watch(
                     times.append(method.steps / per_epoch)
                     seen.append(_dense(method, layer)[chosen])
             _note(course, method, data, epoch)
-            notice(
-                f"{method.config.pruning}: epoch {epoch}/{config.epochs}, "
-                f"accuracy {course.accuracy[-1]:.3f}, sparsity {course.hard_sparsity[-1]:.3f}"
-            )
+            figures = f"acc {course.accuracy[-1]:.3f} sparsity {course.hard_sparsity[-1]:.3f}"
+            watch.tell(epoch / config.epochs, figures)
     paths = torch.stack(seen, dim=2)  # [channel, weight, time]
     alive = _channels_kept(method, layer)
-    return Watched(
+    return Observed(
         course,
         times,
         [
@@ -153,7 +153,7 @@ def _note(course: Course, method: EMMCMC, data: DataSet, epoch: int) -> None:
     course.accuracy.append(accuracy(found.probs, data.y_val))
     course.soft_sparsity.append(method.pruner.soft_sparsity() if warm else 0.0)
     course.hard_sparsity.append(method.pruner.hard_sparsity)
-    course.stored.append(sum(group.layer.nnz for group in method.pruner.weights))
+    course.stored.append(sum(group.first.nnz for group in method.pruner.groups))
 
 
 def _dense(method: EMMCMC, name: str) -> Tensor:
@@ -188,34 +188,47 @@ def _rounded(paths: Tensor) -> list[list[float]]:
     return [[round(value, 6) for value in path] for path in paths.tolist()]
 
 
-def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None]) -> Findings:
-    """Both runs, both figures."""
-    seen: dict[str, Watched] = {}
-    for pruning in ("dfp", "dpf"):
-        config = replace(
-            base_config(data_dir),
-            method="em_mcmc",
-            method_options=pruned_options(pruning, TARGET, "layer"),
-            seed=seed,
+def record(config: RunConfig, watch: Watch) -> Values:
+    """An :class:`Observed` as JSON values."""
+    return asdict(observe(config, watch))
+
+
+def tasks(scope: Scope) -> list[FunctionTask[RunConfig]]:
+    """Both runs."""
+    return [
+        FunctionTask(
+            pruning.upper(),
+            record,
+            replace(
+                base_config(scope.data_dir),
+                method="em_mcmc",
+                method_options=pruned_options(pruning, TARGET, "layer"),
+                seed=scope.seed,
+            ),
         )
-        seen[pruning.upper()] = watch(config, notice)
-    values: dict[str, Any] = {
+        for pruning in SPIKES
+    ]
+
+
+def conclude(found: Finished) -> Outcome:
+    """The table of both courses, and the figures."""
+    values: Values = {
         "target": TARGET,
         "layer": LAYER,
-        "runs": {label: asdict(watched.course) for label, watched in seen.items()},
+        "runs": {label: row["course"] for label, row in found.rows.items()},
         "paths": {
-            label: {
-                "epoch": watched.times,
-                "channels": [asdict(channel) for channel in watched.channels],
-            }
-            for label, watched in seen.items()
+            label: {"epoch": row["times"], "channels": row["channels"]}
+            for label, row in found.rows.items()
         },
     }
-    return Findings(values, _markdown(seen), figures(values))
+    if len(found.rows) < len(found.tasks):  # one diverged: there is nothing to compare
+        return Outcome(values, ())
+    parts = (_table(values["runs"]), _kept(values["paths"]))
+    return Outcome(values, parts, figures=figures(values))
 
 
-def figures(values: dict[str, Any]) -> dict[str, str]:
-    """Fig. 1, for DFP and for DPF, and Fig. 2 as SVG, from the study's values."""
+def figures(values: Values) -> dict[str, str]:
+    """Fig. 1, for DFP and for DPF, and Fig. 2 as SVG, from the outcome's values."""
     channels = f"paths of weights of {values['layer']} by input channel"
     course = "accuracy, soft and hard sparsity over training, DFP and DPF"
     paths = values["paths"]
@@ -226,34 +239,35 @@ def figures(values: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _markdown(seen: dict[str, Watched]) -> str:
-    cells = ("accuracy", "soft", "hard", "weights held")
-    headings = [f"{label} {cell}" for label in seen for cell in cells]
-    lines = [["epoch", *headings], ["---:"] * (1 + len(headings))]
-    courses = [watched.course for watched in seen.values()]
-    for place, epoch in enumerate(courses[0].epoch):
-        row = [str(epoch)]
-        for course in courses:
-            row += [
-                f"{course.accuracy[place]:.4f}",
-                f"{course.soft_sparsity[place]:.4f}",
-                f"{course.hard_sparsity[place]:.4f}",
-                f"{course.stored[place]:,}",
-            ]
-        lines.append(row)
-    kept = [
-        f"- {label}: input channels of {LAYER} kept: "
-        + (", ".join(str(c.channel) for c in watched.channels if c.kept) or "none")
-        for label, watched in seen.items()
+def _table(runs: Mapping[str, Values]) -> TextTable:
+    forms = {"accuracy": ".4f", "soft_sparsity": ".4f", "hard_sparsity": ".4f", "stored": ",d"}
+    names = ("accuracy", "soft", "hard", "weights held")
+    courses = list(runs.values())
+    rows = [
+        [
+            str(epoch),
+            *(
+                format(course[key][place], form)
+                for course in courses
+                for key, form in forms.items()
+            ),
+        ]
+        for place, epoch in enumerate(courses[0]["epoch"])
     ]
-    table = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join(
-        [*table, "", *kept, "", "Figures: fig1.svg (DFP), fig1-dpf.svg, fig2.svg.", ""]
-    )
+    return TextTable(["epoch", *(f"{label} {name}" for label in runs for name in names)], rows, 0)
 
 
-STUDY = Study(
+def _kept(paths: Mapping[str, Values]) -> str:
+    lines = []
+    for label, seen in paths.items():
+        kept = ", ".join(str(one["channel"]) for one in seen["channels"] if one["kept"])
+        lines.append(f"- {label}: input channels of {LAYER} kept: {kept or 'none'}")
+    return "\n".join([*lines, "", "Figures: fig1.svg (DFP), fig1-dpf.svg, fig2.svg."])
+
+
+EXPERIMENT = Experiment(
     key="cvadam2023/paths",
     title="paths of weights by channel; soft and hard sparsity over training (Fig. 1, Fig. 2)",
-    carry_out=carry_out,
+    tasks=tasks,
+    conclude=conclude,
 )

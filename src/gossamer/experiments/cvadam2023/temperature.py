@@ -17,8 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.core.langevin import sampled_temperature
-from gossamer.experiments.study import Findings, Study
-from gossamer.optim import CVSGHMC, CVAdam, Langevin
+from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.news import Watch
+from gossamer.experiments.outcome import Outcome, TextTable
+from gossamer.experiments.task import FunctionTask, Task, Values
+from gossamer.inference.langevin import CVSGHMC, CVAdam, Langevin
 
 CHAINS = 20_000
 _RATE = 0.2
@@ -191,11 +194,44 @@ def spread_of(
     )
 
 
-def spreads(
-    seed: int, notice: Callable[[str], None], chains: int = CHAINS // 4, steps: int = 4000
-) -> list[Spread]:
+@dataclass(frozen=True)
+class Measurement:
+    """What decides the temperature of a setting.
+
+    Attributes:
+        setting: The setting.
+        seed: Of the chains.
+        chains: Side by side.
+    """
+
+    setting: Setting
+    seed: int
+    chains: int = CHAINS
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What decides the spreads.
+
+    Attributes:
+        seed: Of all ways together.
+        chains: Side by side.
+        steps: Half of those before the first draw.
+    """
+
+    seed: int
+    chains: int = CHAINS // 4
+    steps: int = 4000
+
+
+def measure(settings: Measurement, watch: Watch) -> Values:
+    """A :class:`Temperature` as JSON values."""
+    return asdict(temperature_of(settings.setting, settings.seed, settings.chains))
+
+
+def spreads(settings: Draws, watch: Watch) -> Values:
     """Algorithm 1, and Algorithm 2 as the authors run it and at the posterior's temperature."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(settings.seed)
     n, lr = PLANE_DATA, 0.1
     # η of the authors (0.1) moves τ by 1e-5 a step at this N; a larger one settles within the run.
     ways: list[tuple[str, Callable[[nn.Parameter], Langevin], float]] = [
@@ -216,50 +252,52 @@ def spreads(
         ),
     ]
     found = []
-    for label, build, tau_lr in ways:
-        found.append(spread_of(label, build, tau_lr=tau_lr, steps=steps, chains=chains))
-        notice(label)
-    return found
+    for number, (label, build, tau_lr) in enumerate(ways):
+        watch.tell(number / len(ways), label)
+        steps, chains = settings.steps, settings.chains
+        found.append(asdict(spread_of(label, build, tau_lr=tau_lr, steps=steps, chains=chains)))
+    return {"spreads": found}
 
 
-def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None]) -> Findings:
-    """Both tables."""
-    temperatures = []
+_SPREADS = "spreads"
+
+
+def tasks(scope: Scope) -> list[Task]:
+    """A task for every setting, and the spreads."""
+    found: list[Task] = []
     for number, setting in enumerate(SETTINGS):
-        temperatures.append(temperature_of(setting, len(SETTINGS) * seed + number))
-        notice(setting.label)
-    found = spreads(seed, notice)
-    lines = [
-        "| setting, τ = ½ | temperature by the formula | measured |",
-        "| --- | ---: | ---: |",
-        *(
-            f"| {row.label} | {row.formula:.3g} | {row.measured:.3g} ± {row.standard_error:.1g} |"
-            for row in temperatures
-        ),
-        "",
-        "| draws | std | correlation | with the next | 100 steps later |",
-        "| --- | ---: | ---: | ---: | ---: |",
-        f"| the posterior | 1 | {CORRELATION} | | |",
-        *(
-            f"| {row.label} | {row.std:.3f} | {row.correlation:.3f} | {row.next_step:.3f} | "
-            f"{row.after_100:.3f} |"
-            for row in found
-        ),
-        "",
-    ]
-    values = {
-        "temperatures": [asdict(row) for row in temperatures],
-        "spreads": [asdict(row) for row in found],
-    }
-    return Findings(values, "\n".join(lines))
+        settings = Measurement(setting, len(SETTINGS) * scope.seed + number)
+        told = ("formula", "measured")
+        found.append(FunctionTask(f"temperature-{number}", measure, settings, told))
+    return [*found, FunctionTask(_SPREADS, spreads, Draws(scope.seed))]
+
+
+def conclude(found: Finished) -> Outcome:
+    """Both tables."""
+    measured = [row for name, row in found.rows.items() if name != _SPREADS]
+    drawn = found.rows.get(_SPREADS, {}).get("spreads", [])
+    temperatures = TextTable(
+        ["setting, τ = ½", "temperature by the formula", "measured"],
+        [
+            [row.label, f"{row.formula:.3g}", f"{row.measured:.3g} ± {row.standard_error:.1g}"]
+            for row in (Temperature(**values) for values in measured)
+        ],
+    )
+    posterior = ["the posterior", "1", str(CORRELATION), "", ""]
+    rows = [[label, *map("{:.3f}".format, figures)] for label, *figures in map(dict.values, drawn)]
+    spread = TextTable(
+        ["draws", "std", "correlation", "with the next", "100 steps later"], [posterior, *rows]
+    )
+    return Outcome({"temperatures": measured, "spreads": drawn}, (temperatures, spread))
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([a, b]))[0, 1])
 
 
-STUDY = Study(
+EXPERIMENT = Experiment(
     key="cvadam2023/temperature",
     title="temperatures of the authors' settings; spread of Algorithms 1 and 2",
-    carry_out=carry_out,
+    tasks=tasks,
+    conclude=conclude,
 )

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gossamer.experiments.table import Row, Table, repeated
+from gossamer.experiments.experiment import Experiment, Scope
+from gossamer.experiments.table import RunTable, repeated
+from gossamer.experiments.task import RunTask
 from gossamer.train import RunConfig
 
 _CHANGES: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -24,7 +26,7 @@ _CHANGES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+def tasks(scope: Scope) -> list[RunTask]:
     """SSVI at 95 % sparsity: the defaults and single changes, per number of examples."""
     digits = RunConfig(
         data="digits",
@@ -35,28 +37,30 @@ def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[R
         evaluate_on="validation",
     )
     sizes = [("digits-500", replace(digits, limit_train=500, epochs=100)), ("digits-1000", digits)]
-    if data_dir is not None:
-        fashion = replace(digits, data="fashion_mnist", data_dir=data_dir, batch_size=128)
+    if scope.data_dir is not None:
+        fashion = replace(digits, data="fashion_mnist", data_dir=scope.data_dir, batch_size=128)
         sizes += [
             ("fashion-5000", replace(fashion, limit_train=5_000, epochs=20)),
             ("fashion-40000", replace(fashion, limit_train=40_000, epochs=6)),
         ]
-    found: list[Row] = []
+    found: list[RunTask] = []
     for name, config in sizes:
         for key, label, options in _CHANGES:
             changed = replace(config, method_options={"sparsity": 0.95, **options})
             line = (f"{name}-{key}", f"{name}, {label}", changed)
-            found += repeated(*line, seed=seed, repeats=repeats)
+            found += repeated(*line, scope)
     return found
 
 
-TABLE = Table(
+EXPERIMENT = Experiment(
     key="gossamer/defaults",
     title="SSVI at 95 % sparsity on validation parts: the defaults and single changes to them",
-    rows=rows,
-    columns=("accuracy", "nll", "ece", "seconds"),
+    tasks=tasks,
+    conclude=RunTable(
+        columns=("accuracy", "nll", "ece", "seconds"),
+        reference="target",
+    ),
     scales=("small",),
-    repeats=2,
+    repeats={"small": 2},
     jobs=2,
-    reference="target",
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gossamer.experiments.table import Check, Results, Row, Table, at_least, at_most, repeated
+from gossamer.experiments.experiment import Experiment, Scope
+from gossamer.experiments.table import Check, Results, RunTable, at_least, at_most, repeated
+from gossamer.experiments.task import RunTask
 from gossamer.train import RunConfig
 
 _SPARSITY = 0.95
@@ -17,13 +19,13 @@ _LINES: tuple[tuple[str, str, str, dict[str, float]], ...] = (
 )
 
 
-def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+def tasks(scope: Scope) -> list[RunTask]:
     """The runs; the data are embedded, so there is one scale and nothing to find."""
     base = RunConfig(data="digits", model="mlp", epochs=40, checkpoint_every=10, num_samples=10)
-    found: list[Row] = []
+    found: list[RunTask] = []
     for key, label, method, options in _LINES:
         config = replace(base, method=method, method_options=options)
-        found += repeated(key, label, config, seed=seed, repeats=repeats)
+        found += repeated(key, label, config, scope)
     return found
 
 
@@ -39,17 +41,20 @@ def _is_exact(results: Results) -> tuple[bool, str]:
     return ok, ", ".join(told)
 
 
-TABLE = Table(
+EXPERIMENT = Experiment(
     key="gossamer/demo",
     title="SSVI at 95 % sparsity next to dense VI, RigL and SGD on digits",
-    rows=rows,
-    columns=("accuracy", "nll", "ece", "nnz", "sparsity", "checkpoint_bytes", "seconds"),
-    checks=(
-        at_least("ssvi-95", "accuracy", 0.97),
-        at_most("ssvi-95", "ece", 0.04),
-        Check("sparsity exact in every run", _is_exact),
+    tasks=tasks,
+    conclude=RunTable(
+        columns=("accuracy", "nll", "ece", "nnz", "sparsity", "checkpoint_bytes", "seconds"),
+        checks=(
+            at_least("ssvi-95", "accuracy", 0.97),
+            at_most("ssvi-95", "ece", 0.04),
+            Check("sparsity exact in every run", _is_exact),
+        ),
+        reference="target",
     ),
     scales=("small",),
+    repeats={"small": 3},
     jobs=2,
-    reference="target",
 )

@@ -9,28 +9,30 @@ from __future__ import annotations
 from dataclasses import replace
 from math import hypot
 
+from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.li2024ssvi.fashion import base_config
-from gossamer.experiments.table import Check, Results, Row, Table, repeated
+from gossamer.experiments.table import Check, Results, RunTable, repeated
+from gossamer.experiments.task import RunTask
 from gossamer.train import RunConfig
 
 _ENGINES = {"native": "auto", "masked": "masked"}
 _METHODS = {"ssvi": "SSVI 95 %", "rigl": "RigL 95 %"}
 
 
-def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+def tasks(scope: Scope) -> list[RunTask]:
     """Digits; with a folder of data also three epochs of Fashion-MNIST."""
     places = {"digits": RunConfig(data="digits", model="mlp", epochs=40, checkpoint_every=40)}
-    if data_dir is not None:
-        fashion = replace(base_config(data_dir), epochs=3, noise="weight", ood=())
+    if scope.data_dir is not None:
+        fashion = replace(base_config(scope.data_dir), epochs=3, noise="weight", ood=())
         places["fashion"] = fashion
-    found: list[Row] = []
+    found: list[RunTask] = []
     for place, base in places.items():
         for method, label in _METHODS.items():
             for engine, backend in _ENGINES.items():
                 options = {"sparsity": 0.95}
                 config = replace(base, method=method, method_options=options, backend=backend)
                 key, name = f"{place}-{method}-{engine}", f"{place}, {label}, {engine}"
-                found += repeated(key, name, config, seed=seed, repeats=repeats)
+                found += repeated(key, name, config, scope)
     return found
 
 
@@ -49,13 +51,16 @@ def _agree(results: Results) -> tuple[bool, str]:
     return ok, "; ".join(told)
 
 
-TABLE = Table(
+EXPERIMENT = Experiment(
     key="gossamer/engines",
     title="The same training on both engines",
-    rows=rows,
-    columns=("accuracy", "nll", "ece", "nnz", "seconds"),
-    checks=(Check("both engines train alike, within two standard errors", _agree),),
+    tasks=tasks,
+    conclude=RunTable(
+        columns=("accuracy", "nll", "ece", "nnz", "seconds"),
+        checks=(Check("both engines train alike, within two standard errors", _agree),),
+        reference="target",
+    ),
     scales=("small",),
+    repeats={"small": 3},
     jobs=2,
-    reference="target",
 )

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.li2024ssvi.fashion import base_config
-from gossamer.experiments.table import Row, Table, repeated
+from gossamer.experiments.table import RunTable, repeated
+from gossamer.experiments.task import RunTask
 
 _LINES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("ssvi", "SSVI, defaults", "ssvi", {}),
@@ -23,28 +25,31 @@ _LINES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 )
 
 
-def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+def tasks(scope: Scope) -> list[RunTask]:
     """The runs of all lines."""
     base = replace(
-        base_config(data_dir),
+        base_config(scope.data_dir),
         ood=(),
         noise="weight",
         validation_fraction=1 / 3,
         evaluate_on="validation",
     )
-    found: list[Row] = []
+    found: list[RunTask] = []
     for key, label, method, options in _LINES:
         config = replace(base, method=method, method_options={"sparsity": 0.99, **options})
-        found += repeated(key, label, config, seed=seed, repeats=repeats)
+        found += repeated(key, label, config, scope)
     return found
 
 
-TABLE = Table(
+EXPERIMENT = Experiment(
     key="gossamer/high-sparsity",
     title="99 % sparsity on validation images: initial noise and weight decay",
-    rows=rows,
-    columns=("accuracy", "nll", "ece", "seconds"),
+    tasks=tasks,
+    conclude=RunTable(
+        columns=("accuracy", "nll", "ece", "seconds"),
+        reference="target",
+    ),
     scales=("small",),
+    repeats={"small": 3},
     jobs=2,
-    reference="target",
 )

@@ -10,13 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gossamer.data import batches
-from gossamer.experiments.study import Findings, Study
+from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.news import Watch
+from gossamer.experiments.outcome import Outcome, TextTable
+from gossamer.experiments.task import FunctionTask, Values
 from gossamer.inference import Method
 from gossamer.metrics import accuracy, ece, nll
 from gossamer.nn import Noise
@@ -99,9 +102,17 @@ def compare_ways(
     y: Tensor,
     *,
     reference_samples: int = REFERENCE_SAMPLES,
-    notice: Callable[[str], None] | None = None,
+    told: Callable[[str], None] = lambda text: None,
 ) -> list[Compared]:
-    """Moments, few samples and weight noise against many samples with local noise."""
+    """Moments, few samples and weight noise against many samples with local noise.
+
+    Args:
+        method: Whose predictions.
+        x: Images.
+        y: Their labels [B].
+        reference_samples: Of the reference.
+        told: Called with every way before it begins.
+    """
 
     def sampled(samples: int, noise: Noise, seed: int) -> ClassPrediction:
         found = predict(method, x, samples, noise=noise, seed=seed, keep_samples=False)
@@ -126,17 +137,16 @@ def compare_ways(
     found: list[Compared] = []
     reference: ClassPrediction | None = None
     for way, run in ways.items():
+        told(way)
         began = time.perf_counter()
         got = run()
         seconds = time.perf_counter() - began
         reference = reference or got
         found.append(compare(way, got, reference, y, seconds))
-        if notice is not None:
-            notice(f"{way}: {seconds:.2f} s")
     return found
 
 
-def trained(config: RunConfig, notice: Callable[[str], None]) -> tuple[Method, Tensor, Tensor]:
+def trained(config: RunConfig, watch: Watch) -> tuple[Method, Tensor, Tensor]:
     """The method of a run after its last epoch, and the test part."""
     torch.manual_seed(config.seed)
     assembly = assemble(config)
@@ -145,51 +155,68 @@ def trained(config: RunConfig, notice: Callable[[str], None]) -> tuple[Method, T
     for epoch in range(config.epochs):
         for batch in batches(data.x_train, data.y_train, config.batch_size, generator):
             assembly.method.step(batch)
-        notice(f"{config.model}: epoch {epoch + 1}/{config.epochs}")
+        watch.tell(0.5 * (epoch + 1) / config.epochs, f"epoch {epoch + 1}")
     return assembly.method, data.x_test, data.y_test
 
 
-def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None]) -> Findings:
-    """Both networks, on clean and on noisy images."""
-    values: dict[str, Any] = {}
-    lines: list[str] = []
-    for name, config in CONFIGS.items():
-        method, x, y = trained(replace(config, seed=seed), notice)
-        generator = torch.Generator().manual_seed(seed)
-        noisy = x + PIXEL_NOISE * torch.randn(x.shape, generator=generator)
-        for kind, inputs in (("test images", x), ("with pixel noise", noisy)):
-            notice(f"{name}, {kind}")
-            found = compare_ways(method, inputs, y, notice=notice)
-            values[f"{name}, {kind}"] = [asdict(row) for row in found]
-            lines += [f"### {name}, {kind}", "", *_table(found), ""]
-    return Findings(values, "\n".join(lines))
+def compare_kinds(config: RunConfig, watch: Watch) -> Values:
+    """All ways on clean and on noisy images, by kind of image: :class:`Compared` as JSON values."""
+    method, x, y = trained(config, watch)
+    generator = torch.Generator().manual_seed(config.seed)
+    noisy = x + PIXEL_NOISE * torch.randn(x.shape, generator=generator)
+    found = {}
+    for share, (kind, inputs) in ((0.5, ("test images", x)), (0.75, ("with pixel noise", noisy))):
+        rows = compare_ways(method, inputs, y, told=partial(watch.tell, share))
+        found[kind] = [asdict(row) for row in rows]
+    return found
 
 
-def _table(found: list[Compared]) -> list[str]:
-    headings = (
-        "",
-        "largest Δp",
-        "mean Δp",
-        "same label",
-        "information",
-        "ranking",
-        "accuracy",
-        "NLL",
-        "ECE",
-        "seconds",
-    )
-    lines = [" | ".join(headings), " | ".join(["---"] + ["---:"] * (len(headings) - 1))]
-    for row in found:
-        lines.append(
-            f"{row.way} | {row.largest:.4f} | {row.mean:.4f} | {row.same_label:.4f} | "
-            f"{row.information:.3f} | {row.ranking:.3f} | {row.accuracy:.4f} | {row.nll:.4f} | "
-            f"{row.ece:.4f} | {row.seconds:.2f}"
-        )
-    return [f"| {line} |" for line in lines]
+def tasks(scope: Scope) -> list[FunctionTask[RunConfig]]:
+    """A task for every network."""
+    return [
+        FunctionTask(name, compare_kinds, replace(config, seed=scope.seed))
+        for name, config in CONFIGS.items()
+    ]
 
 
-STUDY = Study(
+def conclude(found: Finished) -> Outcome:
+    """A table for every network and kind of image."""
+    values = {
+        f"{name}, {kind}": rows
+        for name, kinds in found.rows.items()
+        for kind, rows in kinds.items()
+    }
+    parts: list[TextTable | str] = []
+    for place, rows in values.items():
+        parts += [f"### {place}", _table([Compared(**row) for row in rows])]
+    return Outcome(values, tuple(parts))
+
+
+_DECIMALS = {
+    "largest Δp": ("largest", 4),
+    "mean Δp": ("mean", 4),
+    "same label": ("same_label", 4),
+    "information": ("information", 3),
+    "ranking": ("ranking", 3),
+    "accuracy": ("accuracy", 4),
+    "NLL": ("nll", 4),
+    "ECE": ("ece", 4),
+    "seconds": ("seconds", 2),
+}
+"""Columns: the figure and its decimals."""
+
+
+def _table(found: list[Compared]) -> TextTable:
+    rows = [
+        [row.way, *(f"{getattr(row, name):.{digits}f}" for name, digits in _DECIMALS.values())]
+        for row in found
+    ]
+    return TextTable(["", *_DECIMALS], rows)
+
+
+EXPERIMENT = Experiment(
     key="gossamer/moments",
     title="predictions from moments against sampling on digits at 95 %",
-    carry_out=carry_out,
+    tasks=tasks,
+    conclude=conclude,
 )

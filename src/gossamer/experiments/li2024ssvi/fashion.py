@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import hypot
 
-from gossamer.experiments.table import Check, Results, Row, Table, repeated
+from gossamer.experiments.experiment import Experiment, Scope
+from gossamer.experiments.table import Check, Results, RunTable, repeated
+from gossamer.experiments.task import RunTask
 from gossamer.train import RunConfig
 
 _LINES: tuple[tuple[str, str, str, dict[str, float]], ...] = (
@@ -39,12 +41,12 @@ def base_config(data_dir: str | None) -> RunConfig:
     )
 
 
-def rows(*, scale: str, seed: int, repeats: int, data_dir: str | None) -> list[Row]:
+def tasks(scope: Scope) -> list[RunTask]:
     """The runs of all seven lines."""
-    found: list[Row] = []
+    found: list[RunTask] = []
     for key, label, method, options in _LINES:
-        config = replace(base_config(data_dir), method=method, method_options=options)
-        found += repeated(key, label, config, seed=seed, repeats=repeats)
+        config = replace(base_config(scope.data_dir), method=method, method_options=options)
+        found += repeated(key, label, config, scope)
     return found
 
 
@@ -66,32 +68,37 @@ def _lower_nll(results: Results) -> tuple[bool, str]:
     return ours < theirs, f"SSVI {ours:.4f}, RigL {theirs:.4f}"
 
 
-TABLE = Table(
+EXPERIMENT = Experiment(
     key="li2024ssvi/fashion",
     title="Fashion-MNIST, LeNet, 20,000 training images",
-    rows=rows,
-    columns=(
-        "accuracy",
-        "nll",
-        "ece",
-        "marginal_calibration_error",
-        "auroc",
-        "accuracy_local",
-        "nll_local",
-        "ece_local",
-        "marginal_calibration_error_local",
-        "auroc_local",
-        "nnz",
-        "sparsity",
-        "checkpoint_bytes",
-        "seconds",
-    ),
-    checks=(
-        Check("SSVI at 95 % within 1.5 points of dense VI", _close_to_dense),
-        Check("SSVI at 99 % not below RigL at 99 % by more than a standard error", _not_below_rigl),
-        Check("SSVI at 99 % has a lower NLL than RigL at 99 %", _lower_nll),
+    tasks=tasks,
+    conclude=RunTable(
+        columns=(
+            "accuracy",
+            "nll",
+            "ece",
+            "marginal_calibration_error",
+            "auroc",
+            "accuracy_local",
+            "nll_local",
+            "ece_local",
+            "marginal_calibration_error_local",
+            "auroc_local",
+            "nnz",
+            "sparsity",
+            "checkpoint_bytes",
+            "seconds",
+        ),
+        checks=(
+            Check("SSVI at 95 % within 1.5 points of dense VI", _close_to_dense),
+            Check(
+                "SSVI at 99 % not below RigL at 99 % by more than a standard error", _not_below_rigl
+            ),
+            Check("SSVI at 99 % has a lower NLL than RigL at 99 %", _lower_nll),
+        ),
+        reference="target",
     ),
     scales=("small",),
+    repeats={"small": 3},
     jobs=2,
-    reference="target",
 )

@@ -6,7 +6,6 @@ paper finds that criteria 2 and 4 part during training, which is impossible (doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -17,10 +16,13 @@ from torch import Tensor
 from gossamer.core.removal import REMOVAL
 from gossamer.data import batches
 from gossamer.errors import InvalidValue
+from gossamer.experiments.experiment import Experiment, Finished, Scope
 from gossamer.experiments.li2024ssvi.fashion import base_config
 from gossamer.experiments.li2024ssvi.printed import PRINTED
 from gossamer.experiments.li2024ssvi.removed_sets import Matrix, iou_matrix
-from gossamer.experiments.study import Findings, Study
+from gossamer.experiments.news import Watch
+from gossamer.experiments.outcome import Outcome, TextTable
+from gossamer.experiments.task import FunctionTask, Values
 from gossamer.inference.gradient import GradientMethod
 from gossamer.inference.subspace import Subspace
 from gossamer.train import RunConfig
@@ -70,12 +72,12 @@ class SwapIoU:
         }
 
 
-def iou_along_run(config: RunConfig, notice: Callable[[str], None] | None = None) -> list[SwapIoU]:
+def iou_along_run(config: RunConfig, watch: Watch) -> list[SwapIoU]:
     """Train an SSVI run and compare the criteria at every swap, on the very numbers it ranks.
 
     Args:
         config: A run of a method that swaps by removal scores.
-        notice: Called with a line of progress per epoch.
+        watch: Told after every epoch.
     """
     torch.manual_seed(config.seed)
     assembly = assemble(config)
@@ -102,8 +104,7 @@ def iou_along_run(config: RunConfig, notice: Callable[[str], None] | None = None
                         iou_matrix(seen, swap.fraction, PRINTED),
                     )
                 )
-        if notice is not None:
-            notice(f"epoch {epoch + 1}/{config.epochs}: {len(found)} swaps compared")
+        watch.tell((epoch + 1) / config.epochs, f"{len(found)} swaps compared")
     return found
 
 
@@ -127,56 +128,57 @@ def _listen(subspace: Subspace) -> list[tuple[Tensor, Tensor]]:
     return seen
 
 
-def _markdown(chosen: Mapping[str, SwapIoU]) -> str:
-    """Tables 5-7, exact beside printed: ``exact / printed``."""
-    names = list(EXACT)
-    lines = []
-    for stage, at in chosen.items():
-        lines += [
-            f"At the {stage}: step {at.step}, {at.removed} weights ({100 * at.fraction:.3g} %) "
-            f"removed; exact / printed in float32; mean of the ten pairs of criteria 1-5: "
-            f"{at.average('exact'):.4f} / {at.average('printed'):.4f}",
-            "",
-            "| | " + " | ".join(names) + " |",
-            "| --- |" + " --- |" * len(names),
-        ]
-        for row in names:
-            cells = [f"{at.exact[row][c]:.4f} / {at.printed[row][c]:.4f}" for c in names]
-            lines.append(f"| {row} | " + " | ".join(cells) + " |")
-        lines.append("")
-    return "\n".join(lines)
+def swaps(config: RunConfig, watch: Watch) -> Values:
+    """Every swap in short, and three in full."""
+    found = iou_along_run(config, watch)
+    return {
+        "swaps": [
+            {
+                "step": at.step,
+                "fraction": at.fraction,
+                "removed": at.removed,
+                "average_exact": at.average("exact"),
+                "average_printed": at.average("printed"),
+                "snr_vs_snr_abs_exact": at.exact["snr"]["snr_abs"],
+                "snr_vs_snr_abs_printed": at.printed["snr"]["snr_abs"],
+            }
+            for at in found
+        ],
+        "stages": {stage: at.to_json() for stage, at in stages(found).items()},
+    }
 
 
-def carry_out(*, seed: int, data_dir: str | None, notice: Callable[[str], None]) -> Findings:
-    """The SSVI run at 95 % of ``li2024ssvi/fashion``, compared at every swap."""
-    options = {"sparsity": 0.95}
+def tasks(scope: Scope) -> list[FunctionTask[RunConfig]]:
+    """The SSVI run at 95 % of ``li2024ssvi/fashion``."""
     config = replace(
-        base_config(data_dir), method="ssvi", method_options=options, seed=seed, ood=()
+        base_config(scope.data_dir),
+        method="ssvi",
+        method_options={"sparsity": 0.95},
+        seed=scope.seed,
+        ood=(),
     )
-    found = iou_along_run(config, notice)
-    chosen = stages(found)
-    return Findings(
-        {
-            "swaps": [
-                {
-                    "step": at.step,
-                    "fraction": at.fraction,
-                    "removed": at.removed,
-                    "average_exact": at.average("exact"),
-                    "average_printed": at.average("printed"),
-                    "snr_vs_snr_abs_exact": at.exact["snr"]["snr_abs"],
-                    "snr_vs_snr_abs_printed": at.printed["snr"]["snr_abs"],
-                }
-                for at in found
-            ],
-            "stages": {stage: at.to_json() for stage, at in chosen.items()},
-        },
-        _markdown(chosen),
-    )
+    return [FunctionTask("ssvi-95", swaps, config)]
 
 
-STUDY = Study(
+def conclude(found: Finished) -> Outcome:
+    """Tables 5-7, exact beside printed: ``exact / printed``."""
+    values: Values = next(iter(found.rows.values()), {"swaps": [], "stages": {}})
+    parts: list[TextTable | str] = []
+    for stage, at in values["stages"].items():
+        exact, printed = at["exact"], at["printed"]
+        rows = [[a, *(f"{exact[a][b]:.4f} / {printed[a][b]:.4f}" for b in exact)] for a in exact]
+        text = (
+            f"At the {stage}: step {at['step']}, {at['removed']} weights "
+            f"({100 * at['fraction']:.3g} %) removed; exact / printed in float32; mean of the ten "
+            f"pairs of criteria 1-5: {at['average_exact']:.4f} / {at['average_printed']:.4f}"
+        )
+        parts += [text, TextTable(["", *exact], rows)]
+    return Outcome(values, tuple(parts))
+
+
+EXPERIMENT = Experiment(
     key="li2024ssvi/iou",
     title="IoU of the sets that criteria 1-6 remove, exact and as printed (Fig. 5, Tables 5-7)",
-    carry_out=carry_out,
+    tasks=tasks,
+    conclude=conclude,
 )

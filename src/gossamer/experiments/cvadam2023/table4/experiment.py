@@ -1,23 +1,23 @@
-"""``cvadam2023/table4``: variable selection by EM-MCMC on the three simulated examples.
+"""The tasks of ``cvadam2023/table4`` and what they come to.
 
-Every repeat draws its own data, with an independent test set. The settings are the authors' own
-but for the choice among chains, the cycles and spikes of Example 2, Example 3 and DPF, and DPF's λ₂
-and, in Example 2, warm-up (:mod:`gossamer.experiments.cvadam2023.simulated`), chosen on training
-points.
+Every repeat draws its own data, with an independent test set. Where the settings are not the
+authors', :mod:`gossamer.experiments.cvadam2023.table4.settings` says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gossamer.estimates import Estimate
-from gossamer.experiments.cvadam2023 import repeat, simulated, timing
-from gossamer.experiments.result import Verdict
-from gossamer.experiments.survey import Conclusion, Survey
-from gossamer.experiments.table import read_expected
-from gossamer.experiments.tasks import SurveyTask, Values
+from gossamer.experiments.cvadam2023.table4 import repeat, timing
+from gossamer.experiments.cvadam2023.table4.settings import METHODS, RepeatSettings
+from gossamer.experiments.cvadam2023.table4.timing import TimingSettings
+from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.outcome import Outcome, TextTable, Verdict
+from gossamer.experiments.table import Figures, expected_figures
+from gossamer.experiments.task import FunctionTask, Task, Values
 
+_EXPERIMENT = "cvadam2023/table4"
 _TIMING = "timing"
 _SMALL_CYCLES = 1
 """The first of the six, which for Example 1 is 500 epochs."""
@@ -25,54 +25,53 @@ _SMALL_CYCLES = 1
 BOUNDS = {1: ("mse", 1.32), 2: ("mse", 2.46), 3: ("accuracy", 0.935)}
 """What the mean over the repeats must reach at the authors' number of epochs."""
 
+_TOLD = ("mse", "accuracy", "mse_ensemble", "accuracy_ensemble", "num_selected")
 _NUMBERS = ("fdr", "fndr", "miss_rate", "num_selected", "nnz", "seconds")
 
 
-def tasks(*, scale: str, seed: int, repeats: int) -> list[SurveyTask]:
+def tasks(scope: Scope) -> list[Task]:
     """Small: Example 1, DFP, the first cycle. Paper: all, at the authors' numbers of epochs."""
-    small = scale == "small"
-    found = [
-        SurveyTask(
+    small = scope.scale == "small"
+    cycles = _SMALL_CYCLES if small else None
+    found: list[Task] = [
+        FunctionTask(
             f"{_key(example, method)}-r{number}",
-            simulated.settings(
-                example,
-                method,
-                number,
-                seed=seed,
-                cycles=_SMALL_CYCLES if small else None,
-            ),
+            repeat.carry_out,
+            RepeatSettings.of(example, method, number, seed=scope.seed, cycles=cycles),
+            _TOLD,
         )
         # What there is after an interruption: all of DFP, then fewer repeats of DPF.
-        for method in (simulated.METHODS[:1] if small else simulated.METHODS)
-        for number in range(repeats)
+        for method in (METHODS[:1] if small else METHODS)
+        for number in range(scope.repeats)
         for example in ((1,) if small else (1, 2, 3))
     ]
-    return [*found, SurveyTask(_TIMING, timing.settings(seed=seed), alone=True)]
+    measured = TimingSettings.of(1, "dfp", 0, seed=scope.seed)
+    return [*found, FunctionTask(_TIMING, timing.carry_out, measured, ("ratio",), alone=True)]
 
 
-def carry_out(about: Values) -> Values:
-    """One repeat, or the measurement of time."""
-    return timing.carry_out(about) if about.get("kind") == _TIMING else repeat.carry_out(about)
-
-
-def conclude(rows: Mapping[str, Values], *, scale: str) -> Conclusion:
+def conclude(found: Finished) -> Outcome:
     """Means and standard errors beside the paper's figures, and the verdicts."""
-    repeats = [row for name, row in rows.items() if name != _TIMING]
+    repeats = [row for name, row in found.rows.items() if name != _TIMING]
     repeats.sort(key=lambda row: (row["example"], row["method"], row["repeat"]))
     lines: dict[str, list[Values]] = {}
     for row in repeats:
         lines.setdefault(_key(row["example"], row["method"]), []).append(row)
-    measured = rows.get(_TIMING)
-    parts = [_table(lines), *_rivals(lines), _selected(repeats)]
-    parts += [] if measured is None else [timing.describe(measured)]
-    return Conclusion(
-        {
+    measured = found.rows.get(_TIMING)
+    return Outcome(
+        values={
             "rows": repeats,
             "lines": [_line_json(key, members) for key, members in lines.items()],
             "timing": measured,
         },
-        "\n\n".join(parts),
-        tuple(verdicts(lines, scale)),
+        parts=(
+            _table(lines),
+            _NOTE,
+            *_rivals(lines),
+            "Selected variables of every repeat:",
+            _selected(repeats),
+            *([] if measured is None else [timing.describe(measured)]),
+        ),
+        verdicts=tuple(verdicts(lines, found.scope.scale)),
     )
 
 
@@ -130,9 +129,8 @@ def _line_json(key: str, members: Sequence[Values]) -> Values:
     }
 
 
-def _paper() -> dict[str, dict[str, float]]:
-    rows: dict[str, dict[str, float]] = read_expected("cvadam2023")["table4"]["rows"]
-    return rows
+def _paper() -> Figures:
+    return expected_figures(_EXPERIMENT)
 
 
 _NAMES = {"mse": "MSE", "accuracy": "accuracy"}
@@ -152,7 +150,7 @@ def _spread(metric: str, got: Estimate) -> str:
     return _figure(metric, got.mean) + (f" ± {_figure(metric, error)}" if error else "")
 
 
-def _table(lines: Mapping[str, Sequence[Values]]) -> str:
+def _table(lines: Mapping[str, Sequence[Values]]) -> TextTable:
     headings = ["", "n", "MSE or accuracy, last sample", "last cycle", "all cycles", "paper"]
     headings += ["FDR", "FNDR", "miss rate", "selected", "nnz", "time"]
     rows = []
@@ -171,16 +169,18 @@ def _table(lines: Mapping[str, Sequence[Values]]) -> str:
                 *(_spread(name, _estimate(members, name)) for name in _NUMBERS),
             ]
         )
-    return (
-        f"{_markdown(headings, rows)}\n\nMean ± standard error over n repeats with fresh data; "
-        "test points independent of the training points. Settings are the authors' but for "
-        "the choice among chains, the cycles and spikes of Example 2, Example 3 and DPF, and DPF's "
-        "λ₂ and, in Example 2, warm-up, chosen on training points. "
-        "The paper's figures are means of 10 repeats too."
-    )
+    return TextTable(headings, rows)
 
 
-def _rivals(lines: Mapping[str, Sequence[Values]]) -> list[str]:
+_NOTE = (
+    "Mean ± standard error over n repeats with fresh data; test points independent of the training "
+    "points. Settings are the authors' but for the choice among chains, the cycles and spikes of "
+    "Example 2, Example 3 and DPF, and DPF's λ₂ and, in Example 2, warm-up, chosen on training "
+    "points. The paper's figures are means of 10 repeats too."
+)
+
+
+def _rivals(lines: Mapping[str, Sequence[Values]]) -> list[TextTable]:
     """What the paper prints for other methods on the examples that were run."""
     examples = sorted({members[0]["example"] for members in lines.values()})
     rows = []
@@ -194,10 +194,10 @@ def _rivals(lines: Mapping[str, Sequence[Values]]) -> list[str]:
     headings = ["paper, other methods"]
     for example in examples:
         headings += [f"Example {example}: {_NAMES[BOUNDS[example][0]]}", "FDR"]
-    return [_markdown(headings, rows)] if examples else []
+    return [TextTable(headings, rows)] if examples else []
 
 
-def _selected(repeats: Sequence[Values]) -> str:
+def _selected(repeats: Sequence[Values]) -> TextTable:
     rows = [
         [
             _label(_key(row["example"], row["method"])),
@@ -207,22 +207,16 @@ def _selected(repeats: Sequence[Values]) -> str:
         ]
         for row in repeats
     ]
-    return "Selected variables of every repeat:\n\n" + _markdown(
-        ["", "repeat", "last sample", "selected"], rows
-    )
+    return TextTable(["", "repeat", "last sample", "selected"], rows)
 
 
-def _markdown(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [headings, ["---"] + ["---:"] * (len(headings) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-SURVEY = Survey(
-    key="cvadam2023/table4",
+EXPERIMENT = Experiment(
+    key=_EXPERIMENT,
     title="variable selection by EM-MCMC on the simulated examples",
     tasks=tasks,
-    carry_out=carry_out,
     conclude=conclude,
-    figures=("mse", "accuracy", "mse_ensemble", "accuracy_ensemble", "num_selected", "ratio"),
+    scales=("small", "paper"),
     repeats={"small": 2, "paper": 10},
+    jobs=None,
+    threads=1,
 )
