@@ -199,13 +199,14 @@ def test_an_interrupt_lets_running_runs_save(
             for one in experiment.tasks(scope)
         ]
 
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         run(of(experiment, make), tmp_path / "t", InterruptAtNews(), jobs=jobs)
     for name in RUNS[:jobs]:
         assert list((tmp_path / "t" / name / "checkpoints").glob("step-*"))
         assert not (tmp_path / "t" / name / "lock").exists()
     assert not (tmp_path / "t" / RUNS[3]).exists()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.usefixtures("blank_report")

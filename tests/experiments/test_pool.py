@@ -211,6 +211,8 @@ def test_news_are_shown_now_and_then_and_stops_are_heard(tmp_path: Path, watcher
         three.tell(0.1)  # a failure elsewhere does not stop what cannot be resumed
         assert three.asked() == "failure"
         news.ask("interrupt")
+        time.sleep(news_module.SECONDS_BETWEEN)
+        assert three.asked() == "interrupt"
         news.ask("failure")
         assert news.asked == "interrupt"
         with pytest.raises(Interrupted):

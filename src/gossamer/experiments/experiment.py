@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -189,14 +188,7 @@ def _carry_out(
             threads = experiment.threads
             if threads is None and at_once > 1:
                 threads = max(1, cpu_count() // at_once)
-            ends = run_tasks(group, folder, jobs=at_once, threads=threads, display=display)
-            with closing(ends):  # at an exception here, too: then nothing must go on
-                for ended in ends:
-                    if ended.status == "diverged":
-                        diverged[ended.task] = ended.text
-                        display.finish(ended.task, f"diverged: {ended.text}")
-                    else:
-                        display.finish(ended.task, ended.text)
+            diverged |= run_tasks(group, folder, jobs=at_once, threads=threads, display=display)
     finally:
         display.close()
     return diverged

@@ -76,7 +76,7 @@ class Watch:
     def asked(self) -> Reason | None:
         """Why the task should stop, if it should. Looks no more than a few times a second."""
         now = time.monotonic()
-        if self._reason is None and now - self._looked >= SECONDS_BETWEEN:
+        if self._reason != "interrupt" and now - self._looked >= SECONDS_BETWEEN:
             self._looked = now
             self._reason = "interrupt" if self._is_orphan() else _read_reason(self._stop)
         return self._reason
@@ -107,7 +107,7 @@ class News:
     """
 
     def __init__(self, folder: Path, display: Display) -> None:
-        self.path = folder / f"{TEMPORARY}news-{os.getpid()}"
+        self.path = folder.resolve() / f"{TEMPORARY}news-{os.getpid()}"
         self._display = display
         self._shown: dict[str, str] = {}
         self._ended: set[str] = set()
@@ -116,7 +116,8 @@ class News:
         self._thread = threading.Thread(target=self._look_on, daemon=True)
 
     def __enter__(self) -> News:
-        self.path.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)  # of a process of this number that was killed
+        self.path.mkdir(parents=True)
         self._thread.start()
         return self
 

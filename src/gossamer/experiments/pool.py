@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,15 +46,17 @@ class Ended:
     status: Literal["finished", "interrupted", "diverged", "failed"]
     text: str
 
+    def __str__(self) -> str:
+        return self.text if self.status == "finished" else f"{self.status}: {self.text}"
+
 
 def run_tasks(
     tasks: Sequence[Task], folder: Path, *, jobs: int, threads: int | None, display: Display
-) -> Generator[Ended, None, None]:
-    """Yields tasks as they finish or diverge.
+) -> dict[str, str]:
+    """Do tasks.
 
     After a failure no further task begins; runs at work save themselves and stop, other tasks
-    finish. The first Ctrl-C asks all tasks at work to stop, the second ends them. So does closing
-    the iterator, or an exception at the caller, which waits for those at work.
+    finish. The first Ctrl-C asks all tasks at work to stop, the second ends them.
 
     Args:
         tasks: What to do.
@@ -63,42 +65,46 @@ def run_tasks(
         threads: Threads of torch of each task; as they are where ``None``.
         display: Who watches.
 
+    Returns:
+        The tasks that diverged, with the reason.
+
     Raises:
         KeyboardInterrupt: Interrupted; what is finished is kept.
         GossamerError: A task failed; it is named.
     """
     if not tasks:
-        return
-    failure: Ended | None = None
+        return {}
+    found: list[Ended] = []
     with News(folder, display) as news, _interrupts(news, display):
         ends = _begin(tasks, folder, news, jobs, threads)
         try:
             for ended in _received(ends, news):
                 news.end(ended.task)
-                if ended.status == "interrupted":
-                    if news.asked is None:  # Ctrl-C reached the run itself
-                        news.ask("interrupt")
-                elif ended.status == "failed":
-                    failure = failure or ended
-                    display.finish(ended.task, f"failed: {ended.text}")
-                else:
-                    yield ended
+                if ended.status != "interrupted":
+                    found.append(ended)
+                    display.finish(ended.task, str(ended))
+                elif news.asked is None:  # Ctrl-C reached the run itself
+                    news.ask("interrupt")
             if news.asked == "interrupt":
                 raise KeyboardInterrupt
-        finally:  # an exception, or the caller left: whoever is at work stops
+        except BaseException:  # whoever is at work stops, and is waited for
             news.ask("interrupt")
             with suppress(Exception):
                 for _ in ends:
                     pass
-    if failure is not None:
-        raise GossamerError(f"task {failure.task}", None, failure.text)
+            raise
+    for ended in found:
+        if ended.status == "failed":
+            raise GossamerError(f"task {ended.task}", None, ended.text)
+    return {ended.task: ended.text for ended in found if ended.status == "diverged"}
 
 
 def _begin(
     tasks: Sequence[Task], folder: Path, news: News, jobs: int, threads: int | None
 ) -> Iterator[Ended]:
     calls = [
-        delayed(_carry_out)(task, folder, Watch(news.path, task.name), threads) for task in tasks
+        delayed(_carry_out)(task, folder.resolve(), Watch(news.path, task.name), threads)
+        for task in tasks
     ]
     at_once = Parallel(n_jobs=min(jobs, len(tasks)), batch_size=1, return_as="generator_unordered")
     with _environment(_MALLOC):
@@ -113,6 +119,8 @@ def _received(ends: Iterator[Ended], news: News) -> Iterator[Ended]:
         except StopIteration:
             return
         except Exception as error:  # a process died, or a bug under GOSSAMER_DEBUG=1
+            if news.asked == "interrupt":  # it was killed
+                return
             if _debugs():
                 raise
             text = f"its process ended ({type(error).__name__})"

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import hypot
-from typing import Any
+from typing import Any, Literal
 
 from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.table import Check, Results, RunTable, repeated
 from gossamer.experiments.task import RunTask
+from gossamer.inference import resolve_config
+from gossamer.inference.pruning import Pruning
 from gossamer.train import RunConfig
 
 SPARSITIES = (0.7, 0.8, 0.9)
-SPIKES: dict[str, dict[str, Any]] = {
-    "dfp": {"spike_decay": 1e-2, "spike_threshold": 1.5e-3},
-    "dpf": {"spike_decay": 0.5, "spike_threshold": 0.0},
-}
+SPIKES: dict[Pruning, tuple[float, float]] = {"dfp": (1e-2, 1.5e-3), "dpf": (0.5, 0.0)}
 """δ₀/N and λ₁. Under DPF nothing but the spike holds masked weights back from coming and going: it
 is strong, and for them alone, because small groups that take part would not stand it."""
 CYCLES = 4
@@ -66,7 +65,9 @@ def base_config(data_dir: str | None) -> RunConfig:
     )
 
 
-def pruned_options(pruning: str, target: float, scope: str = "network") -> dict[str, Any]:
+def pruned_options(
+    pruning: Pruning, target: float, scope: Literal["network", "layer"] = "network"
+) -> dict[str, Any]:
     """Settings of EM-MCMC: the sampler of CV-SGHMC, pruned by the middle of the run.
 
     Args:
@@ -74,14 +75,18 @@ def pruned_options(pruning: str, target: float, scope: str = "network") -> dict[
         target: The sparsity, up to the size of a group.
         scope: Of the ``"network"`` or of every ``"layer"``.
     """
-    return {
+    spike_decay, spike_threshold = SPIKES[pruning]
+    options = {
         **_SAMPLER,
         "pruning": pruning,
         "target_sparsity": target,
         "target_scope": scope,
         "prune_end": 0.5,
-        **SPIKES[pruning],
+        "spike_decay": spike_decay,
+        "spike_threshold": spike_threshold,
     }
+    resolve_config("em_mcmc", **options)  # a name or value that is wrong is told here
+    return options
 
 
 def _line(pruning: str, target: float) -> str:
@@ -91,7 +96,7 @@ def _line(pruning: str, target: float) -> str:
 def tasks(scope: Scope) -> list[RunTask]:
     """The runs of all ten lines."""
     lines = [(key, f"{label}, dense", method, options) for key, label, method, options in _DENSE]
-    for pruning in ("dfp", "dpf"):
+    for pruning in SPIKES:
         for target in SPARSITIES:
             label = f"EM-MCMC {pruning.upper()} {100 * target:.0f} %"
             options = pruned_options(pruning, target)

@@ -135,10 +135,11 @@ def conclude(found: Finished) -> Outcome:
         ],
         words=0,
     )
+    samples = rows[0].samples if rows else 0
     text = (
-        "csghmc on digits, 18 samples of six cycles, one seed; metrics on the validation part. A "
-        "weight stops where it moved in a cycle by less than `freeze` times its layer's root mean "
-        "square."
+        f"csghmc on digits, {samples} samples of six cycles, one seed; metrics on the validation "
+        "part. A weight stops where it moved in a cycle by less than `freeze` times its layer's "
+        "root mean square."
     )
     return Outcome({"rows": [asdict(row) for row in rows]}, (table, text))
 
