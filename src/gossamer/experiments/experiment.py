@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from joblib import cpu_count
 
@@ -60,22 +59,6 @@ class Finished:
     rows: Mapping[str, Values]
 
 
-class MakeTasks(Protocol):
-    """A function that gives all tasks of an experiment."""
-
-    def __call__(self, scope: Scope, /) -> Sequence[Task]:
-        """The tasks, each with its name."""
-        ...
-
-
-class Conclude(Protocol):
-    """A function that makes an outcome of the rows."""
-
-    def __call__(self, found: Finished, /) -> Outcome:
-        """Some rows may be missing."""
-        ...
-
-
 @dataclass(frozen=True)
 class Experiment:
     """One experiment.
@@ -83,8 +66,8 @@ class Experiment:
     Attributes:
         key: ``PAPER/NAME``; ``expected.toml`` of the folder ``PAPER`` may have a section ``NAME``.
         title: One line.
-        tasks: Gives its tasks.
-        conclude: Makes its outcome.
+        tasks: Gives all its tasks.
+        conclude: Makes its outcome of their rows, some of which may be missing.
         scales: The scales it has; empty where there is no choice.
         repeats: Repeats unless told, by scale; empty where there is no choice.
         jobs: Tasks at a time unless told; ``None``: as many as there are cores.
@@ -93,8 +76,8 @@ class Experiment:
 
     key: str
     title: str
-    tasks: MakeTasks
-    conclude: Conclude
+    tasks: Callable[[Scope], Sequence[Task]]
+    conclude: Callable[[Finished], Outcome]
     scales: tuple[str, ...] = ()
     repeats: Mapping[str, int] = field(default_factory=dict)
     jobs: int | None = 1
