@@ -23,7 +23,7 @@ from gossamer.experiments.cvadam2023.table4.repeat import Chain
 from gossamer.experiments.cvadam2023.table4.settings import METHODS, RepeatSettings
 from gossamer.experiments.cvadam2023.table4.starts import best_chain
 from gossamer.experiments.cvadam2023.table4.timing import TimingSettings
-from gossamer.inference.em_mcmc import EMMCMC
+from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.inference.pruning import Pruning
 from gossamer.nn import sparse_layers
 

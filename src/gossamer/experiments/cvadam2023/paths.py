@@ -22,7 +22,7 @@ from gossamer.experiments.experiment import Experiment, Finished, Scope
 from gossamer.experiments.news import Watch
 from gossamer.experiments.outcome import Outcome, TextTable
 from gossamer.experiments.task import FunctionTask, Values
-from gossamer.inference.em_mcmc import EMMCMC
+from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.inference.pruning import units_of
 from gossamer.metrics import accuracy
 from gossamer.nn import sparse_layers
@@ -153,7 +153,7 @@ def _note(course: Course, method: EMMCMC, data: DataSet, epoch: int) -> None:
     course.accuracy.append(accuracy(found.probs, data.y_val))
     course.soft_sparsity.append(method.pruner.soft_sparsity() if warm else 0.0)
     course.hard_sparsity.append(method.pruner.hard_sparsity)
-    course.stored.append(sum(group.first.nnz for group in method.pruner.groups))
+    course.stored.append(sum(group.layer.nnz for group in method.pruner.weights))
 
 
 def _dense(method: EMMCMC, name: str) -> Tensor:

@@ -21,7 +21,7 @@ from gossamer.experiments.experiment import Experiment, Finished, Scope
 from gossamer.experiments.news import Watch
 from gossamer.experiments.outcome import Outcome, TextTable
 from gossamer.experiments.task import FunctionTask, Task, Values
-from gossamer.inference.langevin import CVSGHMC, CVAdam, Langevin
+from gossamer.optim import CVSGHMC, CVAdam, Langevin
 
 CHAINS = 20_000
 _RATE = 0.2

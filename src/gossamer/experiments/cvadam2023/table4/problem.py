@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.data import batches
-from gossamer.data.synthetic import Simulation, make
+from gossamer.data.readers.synthetic import Simulation, make
 from gossamer.experiments.cvadam2023.table4.settings import SETTINGS_OF, RepeatSettings, example_of
 from gossamer.inference import build
-from gossamer.inference.em_mcmc import EMMCMC
-from gossamer.inference.preconditioned import AUTHORS
+from gossamer.inference.chain import AUTHORS
+from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.likelihoods import Gaussian, Likelihood
 from gossamer.models.mlp import mlp
 from gossamer.nn import sparse_layers

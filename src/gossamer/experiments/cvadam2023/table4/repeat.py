@@ -20,7 +20,7 @@ from gossamer.experiments.cvadam2023.table4.settings import RepeatSettings
 from gossamer.experiments.cvadam2023.table4.starts import best_chain
 from gossamer.experiments.news import Watch
 from gossamer.experiments.task import Values
-from gossamer.inference.em_mcmc import EMMCMC
+from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.metrics import variable_selection
 from gossamer.prediction import ClassPrediction, RealPrediction, predict
 

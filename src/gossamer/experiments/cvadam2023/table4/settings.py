@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gossamer.data.synthetic import EXAMPLES, Example
+from gossamer.data.readers.synthetic import EXAMPLES, Example
 from gossamer.inference.pruning import Pruning
 
 METHODS: tuple[Pruning, ...] = ("dfp", "dpf")
