@@ -13,6 +13,7 @@ import torch
 
 import gossamer.train.session
 from gossamer.errors import NonFinite
+from gossamer.files import FolderLock
 from gossamer.inference import StepInfo
 from gossamer.inference.gradient import GradientMethod
 from gossamer.train import (
@@ -26,7 +27,6 @@ from gossamer.train import (
     read_records,
     train,
 )
-from gossamer.train.lock import RunLock
 
 
 def read(path: Path) -> Any:
@@ -242,7 +242,7 @@ def test_progress_is_closed_when_training_fails(
     with pytest.raises(NonFinite):
         train(small, tmp_path, progress=watch)
     assert watch.calls[-1] == ("close",)
-    with RunLock(tmp_path):  # released
+    with FolderLock(tmp_path):  # released
         assert (tmp_path / "config.json").exists()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gossamer.errors import CheckpointError, GossamerError, InvalidValue
+from gossamer.files import FolderLock
 from gossamer.train import RunConfig, train
-from gossamer.train.lock import RunLock
 
 
 def test_an_existing_run_is_never_overwritten(tmp_path: Path, small: RunConfig) -> None:
@@ -54,7 +54,7 @@ def test_an_empty_folder_and_a_stillborn_run_can_be_started(
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, small: RunConfig) -> None:
-    with RunLock(tmp_path), pytest.raises(CheckpointError, match="is in use by process"):
+    with FolderLock(tmp_path), pytest.raises(CheckpointError, match="is in use by process"):
         train(small, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -16,7 +16,7 @@ from gossamer.bench.suite import SUITES, run_suite
 from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, add_command
 from gossamer.errors import InvalidValue
-from gossamer.train.atomic import write_json
+from gossamer.files import write_json
 
 _STDOUT = "-"
 _EPILOG = """\

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
+
+from gossamer.files import finite
 
 _PIPE_WIDTH = 160
 """Columns where stdout is no terminal: a table in a log should not be folded at 80."""
@@ -35,22 +36,13 @@ class Output:
             draw: Draws the same for a reader.
         """
         if self.as_json:
-            print(json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False))
+            print(json.dumps(finite(value), indent=2, allow_nan=False, ensure_ascii=False))
         else:
             draw(self.console)
 
     def say(self, text: str) -> None:
         """Print a line for a reader on stderr: it is no result."""
         print(text, file=sys.stderr, flush=True)
-
-
-def _finite(value: object) -> object:
-    """A copy in which every float that is not finite is ``None``: JSON has no word for it."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def plain_table(*headings: str, right: tuple[str, ...] = ()) -> Table:

@@ -19,8 +19,8 @@ from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, set_run
 from gossamer.data import load_inputs
 from gossamer.errors import InvalidValue
+from gossamer.files import TEMPORARY, sync_folder, write_synced
 from gossamer.train import load_run
-from gossamer.train.atomic import TEMPORARY, sync_folder, write_synced
 
 _SHOWN_ROWS, _SHOWN_COLUMNS = 20, 12
 

@@ -14,7 +14,6 @@ checkpoint. There is no pickle: reading a checkpoint of unknown origin runs no c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -24,8 +23,8 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from gossamer import files
 from gossamer.errors import CheckpointError, GossamerError, InvalidValue
-from gossamer.train import atomic
 from gossamer.train.codec import decode, encode
 
 FORMAT = "gossamer-checkpoint"
@@ -83,30 +82,30 @@ def save_checkpoint(
             "checkpoint", str(target), "exists and is never overwritten", "resume from it instead"
         )
     tensors, tree = encode(state)
-    temporary = folder / f"{atomic.TEMPORARY}{os.getpid()}-{target.name}"
+    temporary = folder / f"{files.TEMPORARY}{os.getpid()}-{target.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        atomic.remove_leftovers(folder)
+        files.remove_leftovers(folder)
         temporary.mkdir()
         save_file(tensors, temporary / _TENSORS)
-        atomic.sync_file(temporary / _TENSORS)
+        files.sync_file(temporary / _TENSORS)
         text = json.dumps({"state": tree}, allow_nan=False)
-        atomic.write_synced(temporary / _STATE, text.encode())
-        atomic.write_synced(temporary / _CHECKSUM, _checksums(temporary, step).encode())
-        atomic.sync_folder(temporary)
+        files.write_synced(temporary / _STATE, text.encode())
+        files.write_synced(temporary / _CHECKSUM, _checksums(temporary, step).encode())
+        files.sync_folder(temporary)
         if target.exists():  # damaged, as asked above
-            atomic.remove(target)
+            files.remove(target)
         temporary.rename(target)
-        atomic.sync_folder(folder)
+        files.sync_folder(folder)
     except (OSError, SafetensorError) as error:
-        atomic.remove(temporary)
-        raise atomic.not_written(target, error) from error
+        files.remove(temporary)
+        raise files.not_written(target, error) from error
     if best:
         mark_best(folder, target.name)
     try:
         _prune(folder, step, keep)
     except OSError as error:
-        raise atomic.not_written(folder, error) from error
+        raise files.not_written(folder, error) from error
     return target
 
 
@@ -174,7 +173,7 @@ def best(folder: Path) -> Found | None:
 
 def mark_best(folder: Path, name: str) -> None:
     """Point ``best.json`` at a checkpoint, atomically."""
-    atomic.write_json(folder / _BEST, {"name": name})
+    files.write_json(folder / _BEST, {"name": name})
 
 
 def is_intact(path: Path) -> bool:
@@ -202,16 +201,8 @@ def _step(path: Path) -> int:
 
 
 def _checksums(folder: Path, step: int) -> str:
-    files = {name: _sha256(folder / name) for name in (_TENSORS, _STATE)}
-    return json.dumps({"format": FORMAT, "version": VERSION, "step": step, "sha256": files})
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    sums = {name: files.sha256(folder / name) for name in (_TENSORS, _STATE)}
+    return json.dumps({"format": FORMAT, "version": VERSION, "step": step, "sha256": sums})
 
 
 def _verify(path: Path) -> None:
@@ -243,7 +234,7 @@ def _verify(path: Path) -> None:
     sums = stated.get("sha256")
     for name in (_TENSORS, _STATE):
         try:
-            intact = isinstance(sums, dict) and sums.get(name) == _sha256(path / name)
+            intact = isinstance(sums, dict) and sums.get(name) == files.sha256(path / name)
         except OSError as error:
             raise CheckpointError(
                 "checkpoint", str(path), f"is damaged ({name}: {error.strerror})"
@@ -279,4 +270,4 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     kept.add(_best_name(folder) or "")
     for path in paths:
         if path.name not in kept and (_step(path) <= step or not is_intact(path)):
-            atomic.remove(path)
+            files.remove(path)

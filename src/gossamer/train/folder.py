@@ -13,21 +13,21 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy
-import safetensors
-import torch
-
 from gossamer.data import Preparation
 from gossamer.errors import CheckpointError, GossamerError
+from gossamer.files import (
+    TEMPORARY,
+    environment,
+    gossamer_version,
+    not_written,
+    read_json,
+    write_json,
+)
 from gossamer.train.assembly import Facts
-from gossamer.train.atomic import TEMPORARY, not_written, read_json, write_json
 from gossamer.train.config import RunConfig
 
 _BEFORE_CONFIG = {"lock", "environment.json", "preparation.json"}
@@ -158,27 +158,3 @@ class RunFolder:
             p.name not in _BEFORE_CONFIG and not p.name.startswith(TEMPORARY)
             for p in self.path.iterdir()
         )
-
-
-def gossamer_version() -> str:
-    """The installed version; ``"unknown"`` where the package runs from a folder."""
-    try:
-        return version("gossamer")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def environment() -> dict[str, Any]:
-    """Versions and machine: what a result, or bit-for-bit continuation, may depend on."""
-    return {
-        "gossamer": gossamer_version(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": numpy.__version__,
-        "safetensors": safetensors.__version__,
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }

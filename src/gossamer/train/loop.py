@@ -14,13 +14,12 @@ from typing import Any, Literal, Protocol
 import torch
 
 from gossamer.errors import CheckpointError, InvalidValue
+from gossamer.files import FolderLock, environment, remove_leftovers
 from gossamer.train.assembly import Assembly, assemble
-from gossamer.train.atomic import remove_leftovers
 from gossamer.train.checkpoint import Found, best, latest, load_checkpoint, size_in_bytes
 from gossamer.train.config import RunConfig
 from gossamer.train.evaluate import Metrics, evaluate
-from gossamer.train.folder import RunFolder, environment
-from gossamer.train.lock import RunLock
+from gossamer.train.folder import RunFolder
 from gossamer.train.progress import Progress, SilentProgress
 from gossamer.train.record import Record
 from gossamer.train.session import Session
@@ -98,7 +97,7 @@ def train(
         stored = folder.read_config()[1] if folder.is_started else None
         assembly = assemble(config, stored)  # whatever is wrong is told before a folder is made
         folder.make()
-        with RunLock(folder.path):
+        with FolderLock(folder.path):
             if not resume:
                 folder.check_new()  # another process may have been faster
             remove_leftovers(folder.path)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from gossamer.errors import CheckpointError
-from gossamer.train.atomic import finite, not_written
+from gossamer.files import finite, not_written
 
 
 class Record:
