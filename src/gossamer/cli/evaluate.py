@@ -10,7 +10,7 @@ from typing import Any
 
 from gossamer.cli import settings
 from gossamer.cli.output import Output
-from gossamer.cli.parser import Parser, add_data_dir, set_run
+from gossamer.cli.parser import Parser, add_data_dir, add_device, set_run
 from gossamer.cli.train import draw_metrics
 from gossamer.errors import InvalidData
 from gossamer.train import RunFolder, evaluate, load_dataset, load_ood_inputs, load_run
@@ -33,12 +33,13 @@ def add_evaluate(parser: Parser) -> None:
         help="out-of-distribution set; may be repeated (default: as the run was told)",
     )
     add_data_dir(parser)
+    add_device(parser)
     set_run(parser, run)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:
     """Print the metrics."""
-    loaded = load_run(args.path)
+    loaded = load_run(args.path, device=args.device)
     if loaded.notice is not None:
         output.say(loaded.notice)
     asked = {"noise": args.noise, "num_samples": args.num_samples, "data_dir": args.data_dir}

@@ -70,3 +70,13 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder where data sets lie that are not embedded (also: GOSSAMER_DATA)",
     )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The option ``--device``."""
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        default="auto",
+        help="auto, cpu, cuda, cuda:N or mps (default auto: cuda where there is one)",
+    )

@@ -1,4 +1,4 @@
-"""Settings by name: which there are, what type each has, and ``key=value`` texts for them.
+"""Settings by name: which there are, what each does, and ``key=value`` texts for them.
 
 A setting belongs to the run (:class:`RunConfig`), to the method (its config dataclass) or to the
 model (the builder's options), and is looked for in this order.
@@ -8,29 +8,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
-import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from gossamer.errors import InvalidValue, UnknownName
 from gossamer.inference import method_entry
 from gossamer.models import MODELS
+from gossamer.settings import describe, hints_of, parse
 from gossamer.train import RunConfig
-from gossamer.train.rules import Options
 
 _FROM_DATA = ("input_shape", "output_size", "in_channels", "num_classes", "image_size")
 """Arguments of a model that the data decide; they are no settings."""
-
-_RUN = [field.name for field in fields(RunConfig)]
-_WORDS: dict[Any, str] = {
-    float: "number",
-    int: "whole number",
-    bool: "true or false",
-    str: "text",
-    type(None): "none",
-}
 
 
 @dataclass(frozen=True)
@@ -58,8 +47,7 @@ class Setting:
 def settings_of(method: str) -> dict[str, Setting]:
     """All settings of a method, in the order of its config dataclass."""
     config = method_entry(method).config
-    hints = get_type_hints(config)
-    texts = _attribute_texts(config)
+    hints, texts = hints_of(config), _attribute_texts(config)
     return {
         field.name: Setting(
             field.name,
@@ -71,11 +59,25 @@ def settings_of(method: str) -> dict[str, Setting]:
     }
 
 
-def options_of(model: str) -> list[str]:
-    """Names of a model's options."""
+def options_of(model: str) -> dict[str, Any]:
+    """A model's options: their types by name."""
     if model not in MODELS:
         raise UnknownName("model", model, list(MODELS))
-    return [name for name in inspect.signature(MODELS[model]).parameters if name not in _FROM_DATA]
+    hints = hints_of(MODELS[model])
+    return {name: hint for name, hint in hints.items() if name not in _FROM_DATA}
+
+
+def value_of(config: RunConfig, name: str) -> Any:
+    """What a setting of the method is: as given, else the preset's, else its default.
+
+    ``None`` where the method has no such setting.
+    """
+    presets = method_entry(config.method).presets
+    if config.preset not in presets:
+        raise UnknownName(f"preset of {config.method}", config.preset, list(presets))
+    declared = settings_of(config.method).get(name)
+    chosen: Mapping[str, Any] = {**presets[config.preset], **config.method_options}
+    return chosen.get(name, None if declared is None else declared.default)
 
 
 def apply(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
@@ -86,11 +88,12 @@ def apply(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
         UnknownName: An unknown method or model.
     """
     inner: list[tuple[str, str]] = []
+    run = hints_of(RunConfig)
     for assignment in assignments:
         key, equals, text = (part.strip() for part in assignment.partition("="))
         if not equals or not key:
             raise InvalidValue("--set", assignment, "must read key=value", "e.g. kl_weight=0.1")
-        if key.partition(".")[0] in _RUN and not key.startswith("method_options."):
+        if key.partition(".")[0] in run and not key.startswith("method_options."):
             config = config.with_overrides([assignment])
         else:
             inner.append((key, text))
@@ -100,60 +103,13 @@ def apply(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
     for key, text in inner:
         name = key.removeprefix("method_options.")
         if name in method:
-            values["method_options"][name] = parse(name, text, method[name].hint)
+            more = f"see gossamer methods {config.method}"
+            values["method_options"][name] = parse(name, text, method[name].hint, more)
         elif key in model:
-            values["model_options"][key] = Options.parse_option(text)
+            values["model_options"][key] = parse(key, text, model[key])
         else:
-            raise _unknown(config, name, [*_RUN, *method, *model])
+            raise _unknown(config, name, [*run, *method, *model])
     return RunConfig.from_json(values)
-
-
-def parse(name: str, text: str, hint: Any) -> Any:
-    """The value of type ``hint`` that a text stands for, as a JSON value.
-
-    Raises:
-        InvalidValue: It stands for none.
-    """
-    value = Options.parse_option(text)
-    for kind in _alternatives(hint):
-        if kind is str or get_origin(kind) is Literal:
-            # "3" and "true" are texts too, where a text is wanted.
-            if kind is str or text in get_args(kind):
-                return text
-        elif _fits(value, kind):
-            return value
-    raise InvalidValue(name, text, f"must be of type {describe(hint)}", "see gossamer methods NAME")
-
-
-def describe(hint: Any) -> str:
-    """A type in words: ``number``, ``adam or sgd``, ``whole number or none``."""
-    return " or ".join(_describe(kind) for kind in _alternatives(hint))
-
-
-def _describe(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " or ".join(str(word) for word in get_args(kind))
-    if get_origin(kind) is tuple:
-        return f"[{', '.join(describe(part) for part in get_args(kind))}]"
-    return _WORDS.get(kind, str(kind))
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if kind is float:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
-    if get_origin(kind) is tuple:
-        parts = get_args(kind)
-        return (
-            isinstance(value, list)
-            and len(value) == len(parts)
-            and all(_fits(one, part) for one, part in zip(value, parts, strict=True))
-        )
-    return type(value) is kind
 
 
 def _unknown(config: RunConfig, key: str, known: list[str]) -> InvalidValue:

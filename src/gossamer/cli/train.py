@@ -12,7 +12,6 @@ from rich.console import Console
 from gossamer.cli import settings
 from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, set_run
-from gossamer.inference import resolve_config
 from gossamer.report import write_report
 from gossamer.report.quantities import QUANTITIES, format_number, quantity
 from gossamer.train import RunConfig, RunFolder, SilentProgress, default_progress, train
@@ -34,6 +33,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "lr": ("RATE", "learning rate; the method's own if not given"),
     "seed": ("N", "of everything: split, weights, support, data order, noise"),
     "backend": ("NAME", "how the sparse products are computed"),
+    "device": ("NAME", "auto, cpu, cuda, cuda:N or mps; auto is cuda where there is one"),
     "limit-train": ("N", "use only so many training examples"),
     "validation-fraction": ("SHARE", "share of the training examples kept for validation"),
     "num-samples": ("N", "posterior samples per prediction in the test"),
@@ -84,16 +84,16 @@ def add_train(parser: Parser) -> None:
 def run(args: argparse.Namespace, output: Output) -> int:
     """Train and print the test metrics."""
     given = _given(args)
-    out = Path(args.out) if args.out else default_out(_config(RunConfig(), given, args.ood))
+    config: RunConfig | None = None
+    if not args.out or not args.resume:
+        config = _config(RunConfig(), given, args.ood)
+    out = Path(args.out) if args.out else default_out(config or RunConfig())
     folder = RunFolder(out)
-    config: RunConfig | None
     if args.resume and folder.is_started:
         # What is not told is the run's own; what is told must agree with it, and train checks that.
         config = _config(folder.read_config()[0], given, args.ood)
-    elif args.resume and not (given or args.ood):
-        config = None
-    else:
-        config = _config(RunConfig(), given, args.ood)
+    elif args.resume:
+        config = _config(RunConfig(), given, args.ood) if given or args.ood else None
     progress = SilentProgress() if args.quiet else default_progress()
     try:
         result = train(config, out, resume=args.resume, progress=progress)
@@ -118,9 +118,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
 
 def default_out(config: RunConfig) -> Path:
     """Where a run goes that was told no place."""
-    method = resolve_config(config.method, config.preset, **config.method_options)
-    sparsity = getattr(method, "sparsity", None)
-    shown = [f"{sparsity:g}"] if sparsity else []
+    sparsity = settings.value_of(config, "sparsity")
+    shown = [f"{sparsity:g}"] if isinstance(sparsity, (int, float)) and sparsity else []
     name = [Path(config.data).stem, config.model, config.method, *shown, f"s{config.seed}"]
     return Path("runs") / "-".join(name)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import fields
 from importlib import import_module
 from pkgutil import iter_modules
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from torch import nn
 
@@ -15,6 +13,7 @@ from gossamer.errors import InvalidValue, UnknownName
 from gossamer.inference import methods
 from gossamer.inference.method import Method, MethodEntry
 from gossamer.likelihoods import Likelihood, make_likelihood
+from gossamer.settings import checked
 
 
 def _read_folder() -> dict[str, MethodEntry]:
@@ -53,47 +52,7 @@ def resolve_config(name: str, preset: str = "default", **settings: Any) -> Any:
     entry = method_entry(name)
     if preset not in entry.presets:
         raise UnknownName(f"preset of {name}", preset, list(entry.presets))
-    known = [field.name for field in fields(entry.config)]
-    hints = get_type_hints(entry.config)
-    for key in settings:
-        if key not in known:
-            raise UnknownName(f"setting of {name}", key, known)
-    # A pair that went through JSON comes back as a list.
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    for key, value in values.items():
-        if not _fits(value, hints[key]):
-            raise InvalidValue(f"{key} of {name}", value, f"must be {_words(hints[key])}")
-    return entry.config(**{**entry.presets[preset], **values})
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """Whether a setting has the type that its config declares; a whole number serves as a float."""
-    if get_origin(hint) in (Union, UnionType):
-        return any(_fits(value, one) for one in get_args(hint))
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) is tuple:
-        parts = get_args(hint)
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(parts)
-            and all(_fits(v, p) for v, p in zip(value, parts, strict=True))
-        )
-    if isinstance(value, bool) or hint is bool:
-        return isinstance(value, bool) and hint is bool
-    return isinstance(value, float | int if hint is float else hint)
-
-
-def _words(hint: Any) -> str:
-    if get_origin(hint) in (Union, UnionType):
-        return " or ".join(_words(one) for one in get_args(hint))
-    if get_origin(hint) is Literal:
-        return " or ".join(repr(one) for one in get_args(hint))
-    if hint is type(None):
-        return "none"
-    return {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}.get(
-        hint, "two numbers"
-    )
+    return entry.config(**{**entry.presets[preset], **checked(entry.config, settings, of=name)})
 
 
 def build(

@@ -17,10 +17,13 @@ from torch import Tensor
 
 from gossamer.data import DataSet, Preparation, load, load_ood
 from gossamer.errors import GossamerError, InvalidData, InvalidValue
-from gossamer.inference import Method, build, resolve_config
+from gossamer.inference import Method, method_entry, resolve_config
 from gossamer.likelihoods import Gaussian, Likelihood, make_likelihood
-from gossamer.models import build_model
+from gossamer.models import MODELS, build_model
+from gossamer.settings import checked, hints_of
 from gossamer.train.config import RunConfig
+from gossamer.train.device import CPU
+from gossamer.train.examples import Examples, steps_per_epoch
 
 _DEFAULT_LIKELIHOOD = {"classification": "categorical", "regression": "gaussian"}
 _FITTING = {"classification": ("categorical", "bernoulli"), "regression": ("gaussian",)}
@@ -65,18 +68,32 @@ class Assembly:
     facts: Facts
     method: Method
 
+    @property
+    def examples(self) -> Examples:
+        """What the method learns from and is validated on."""
+        return Examples.of(self.dataset)
 
-def assemble(config: RunConfig, stored: Facts | None = None) -> Assembly:
+
+def assemble(
+    config: RunConfig, stored: Facts | None = None, device: torch.device = CPU
+) -> Assembly:
     """Load the data and build the method; weights and support come from torch's generator.
 
     Args:
         config: The settings.
         stored: The facts of a run that is to go on; they win over today's defaults.
+        device: Where the network goes; the data stay on the CPU.
 
     Raises:
-        InvalidData: The data are not those that the run began with.
+        InvalidData: The data are not those that the run began with, or lack the part that the run
+            is to be evaluated on.
     """
     dataset = load_dataset(config)
+    # Asked by its name, not by its tensors: nothing looks at the test part before the end.
+    if config.evaluate_on == "test" and getattr(dataset, "test", True) is None:
+        raise InvalidData(
+            "data", config.data, "have no test part", "give one, or set evaluate_on=validation"
+        )
     ood = load_ood_inputs(config, dataset.preparation)
     facts = find_facts(config, dataset)
     if stored is not None:
@@ -88,7 +105,7 @@ def assemble(config: RunConfig, stored: Facts | None = None) -> Assembly:
                 "restore the old data or choose another --out",
             )
         facts = stored
-    return Assembly(dataset, ood, facts, build_method(config, facts))
+    return Assembly(dataset, ood, facts, build_method(config, facts, device))
 
 
 def load_dataset(config: RunConfig) -> DataSet:
@@ -97,7 +114,7 @@ def load_dataset(config: RunConfig) -> DataSet:
         config.data,
         data_dir=config.data_dir,
         target=config.target,
-        task=config.task,  # type: ignore[arg-type]  # checked by the config
+        task=config.task,
         validation_fraction=config.validation_fraction,
         seed=config.seed,
         limit_train=config.limit_train,
@@ -131,50 +148,45 @@ def find_facts(config: RunConfig, dataset: DataSet) -> Facts:
         likelihood=name,
         method_settings=_method_settings(config),
         num_data=num_data,
-        steps_per_epoch=len(range(0, num_data, config.batch_size))
-        - leaves_out_last(num_data, config.batch_size),
+        steps_per_epoch=steps_per_epoch(num_data, config.batch_size),
         data_sha256=_digest(dataset),
     )
 
 
-def leaves_out_last(num_data: int, batch_size: int) -> bool:
-    """Whether the last batch would be a single example, on which BatchNorm cannot train."""
-    return batch_size > 1 and num_data % batch_size == 1
+def build_method(config: RunConfig, facts: Facts, device: torch.device = CPU) -> Method:
+    """The method of a run, before its first step.
 
-
-def build_method(config: RunConfig, facts: Facts) -> Method:
-    """The method of a run, before its first step."""
+    The network is built on the CPU, so that a seed gives the same weights everywhere, and goes to
+    its device before the method is built on it.
+    """
     try:
         model = build_model(
             config.model,
             input_shape=facts.input_shape,
             output_size=facts.output_size,
-            **config.model_options,
+            **model_options(config.model, config.model_options),
         )
     except GossamerError:
         raise
     except (TypeError, ValueError) as error:  # the models know nothing of Gossamer's errors
         raise InvalidValue("model", config.model, f"cannot be built: {error}") from error
-    settings: dict[str, Any] = {
-        # JSON has no tuples; the methods' settings have no lists.
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in facts.method_settings.items()
-    }
-    likelihood = make_likelihood(facts.likelihood, **config.likelihood_options)
-    total_steps = config.epochs * facts.steps_per_epoch
-    try:
-        return build(
-            config.method,
-            model,
-            num_data=facts.num_data,
-            total_steps=total_steps,
-            likelihood=likelihood,
-            **settings,
-        )
-    except TypeError as error:  # a setting of the wrong type, such as a text for a number
-        raise InvalidValue(
-            "method_options", config.method_options, f"do not fit {config.method}: {error}"
-        ) from error
+    entry = method_entry(config.method)
+    # The facts hold every setting, so presets and defaults have no say any more.
+    settings = entry.config(**checked(entry.config, facts.method_settings, of=config.method))
+    return entry.build(
+        settings,
+        model.to(device),
+        num_data=facts.num_data,
+        total_steps=config.epochs * facts.steps_per_epoch,
+        likelihood=make_likelihood(facts.likelihood, **config.likelihood_options).to(device),
+    )
+
+
+def model_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's options, checked by their type hints; the model itself knows the rest."""
+    known = hints_of(MODELS[name]) if name in MODELS else {}
+    found = {key: value for key, value in options.items() if key in known}
+    return {**options, **(checked(MODELS[name], found, of=name) if found else {})}
 
 
 def _method_settings(config: RunConfig) -> dict[str, Any]:
@@ -191,11 +203,7 @@ def _method_settings(config: RunConfig) -> dict[str, Any]:
                 "give only one of them",
             )
         options[key] = value
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    try:
-        settings = resolve_config(config.method, config.preset, **options)
-    except TypeError as error:
-        raise InvalidValue("method_options", config.method_options, str(error)) from error
+    settings = resolve_config(config.method, config.preset, **options)
     resolved: dict[str, Any] = json.loads(json.dumps(asdict(settings), allow_nan=False))
     return resolved
 
@@ -220,7 +228,8 @@ def _output_size(likelihood: Likelihood, dataset: DataSet) -> int:
 
 def _digest(dataset: DataSet) -> str:
     digest = hashlib.sha256()
-    for tensor in (dataset.x_train, dataset.y_train, dataset.x_val, dataset.y_val):
+    examples = Examples.of(dataset)
+    for tensor in (examples.x, examples.y, *(examples.validation or ())):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

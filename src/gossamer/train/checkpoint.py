@@ -109,18 +109,21 @@ def save_checkpoint(
     return target
 
 
-def load_checkpoint(path: Path) -> Any:
+def load_checkpoint(checkpoint: Path | Found) -> Any:
     """Read a checkpoint's state after its checksums were verified.
 
     Args:
-        path: A folder ``step-…``.
+        checkpoint: A folder ``step-…``; or what :func:`latest` or :func:`best` found, which they
+            have just verified: its bytes are not hashed again.
 
     Raises:
         CheckpointError: Damaged, truncated, or not a checkpoint of this format; the hint names
             the newest intact checkpoint beside it.
     """
+    path = checkpoint.path if isinstance(checkpoint, Found) else checkpoint
     try:
-        _verify(path)
+        if not isinstance(checkpoint, Found):
+            _verify(path)
         tree = json.loads((path / _STATE).read_text(encoding="utf-8"))["state"]
         return decode(load_file(path / _TENSORS), tree)
     except CheckpointError as error:
@@ -152,6 +155,12 @@ def latest(folder: Path) -> Found | None:
             "start a new run folder",
         )
     return None
+
+
+def newest_step(folder: Path) -> int | None:
+    """Step of the newest checkpoint by its name alone; ``None`` where there is none."""
+    paths = _all(folder)
+    return _step(paths[-1]) if paths else None
 
 
 def best(folder: Path) -> Found | None:

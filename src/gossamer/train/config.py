@@ -1,31 +1,20 @@
 """``RunConfig``: all settings of a run, validated, readable and writable as JSON.
 
-Each field states its own rule once, in its metadata; checking, reading JSON and parsing
-``key=value`` all follow from it.
+A field's type hint is its rule; checking, reading JSON and parsing ``key=value`` all follow from it
+(:mod:`gossamer.settings`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from gossamer.errors import InvalidValue, UnknownName
-from gossamer.train.rules import (
-    Choice,
-    Integer,
-    Names,
-    Number,
-    Options,
-    Rule,
-    Text,
-)
+from gossamer.settings import Within, check, hints_of, parse, parse_json
 
-
-def _by(rule: Rule) -> dict[str, Rule]:
-    return {"rule": rule}
+Count = Annotated[int, Within(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +39,8 @@ class RunConfig:
         seed: Of everything: split, initial weights, support, data order, noise.
         preset: A named set of the method's settings: ``"default"``, ``"paper"``.
         backend: How the sparse products are computed: ``auto``, ``native``, ``masked``.
+        device: ``auto`` (a GPU of CUDA if there is one, else the CPU), ``cpu``, ``cuda``,
+            ``cuda:N`` or ``mps``. A run may go on on another device, to rounding.
         limit_train: Use only so many training examples.
         validation_fraction: Share of the training examples kept for validation.
         num_samples: Weight draws per prediction in the final evaluation.
@@ -57,47 +48,49 @@ class RunConfig:
         evaluate_on: What the final metrics are of: the ``"test"`` part, or, while settings are
             being chosen, the ``"validation"`` part; the test part is then not looked at.
         select: Tested is the ``"last"`` state, or the ``"best"`` checkpoint by validation NLL.
+        patience: Stop where the validation NLL has not improved for so many epochs; ``None``
+            trains all of them.
         checkpoint_every: Epochs between checkpoints; the best is chosen among them.
         keep_checkpoints: How many of the newest stay.
         ood: Data sets to score as out of distribution at the end.
     """
 
-    data: str = field(default="digits", metadata=_by(Text()))
-    data_dir: str | None = field(default=None, metadata=_by(Text(optional=True)))
-    target: str | None = field(default=None, metadata=_by(Text(optional=True)))
-    task: str | None = field(
-        default=None, metadata=_by(Choice("classification", "regression", optional=True))
-    )
-    split: int = field(default=0, metadata=_by(Integer(low=0)))
-    model: str = field(default="mlp", metadata=_by(Text()))
-    model_options: dict[str, Any] = field(default_factory=dict, metadata=_by(Options()))
-    method: str = field(default="ssvi", metadata=_by(Text()))
-    method_options: dict[str, Any] = field(default_factory=dict, metadata=_by(Options()))
-    likelihood: str | None = field(default=None, metadata=_by(Text(optional=True)))
-    likelihood_options: dict[str, Any] = field(default_factory=dict, metadata=_by(Options()))
-    epochs: int = field(default=60, metadata=_by(Integer(low=1)))
-    batch_size: int = field(default=64, metadata=_by(Integer(low=1)))
-    lr: float | None = field(default=None, metadata=_by(Number(low=0.0, optional=True)))
-    seed: int = field(default=0, metadata=_by(Integer(low=0, high=2**63 - 1)))
-    preset: str = field(default="default", metadata=_by(Text()))
-    backend: str = field(default="auto", metadata=_by(Text()))
-    limit_train: int | None = field(default=None, metadata=_by(Integer(low=1, optional=True)))
-    validation_fraction: float = field(default=0.1, metadata=_by(Number(low=0.0, high=1.0)))
-    num_samples: int = field(default=5, metadata=_by(Integer(low=1)))
-    noise: str = field(default="weight", metadata=_by(Choice("weight", "local", "both")))
-    evaluate_on: str = field(default="test", metadata=_by(Choice("test", "validation")))
-    select: str = field(default="last", metadata=_by(Choice("last", "best")))
-    checkpoint_every: int = field(default=1, metadata=_by(Integer(low=1)))
-    keep_checkpoints: int = field(default=2, metadata=_by(Integer(low=1)))
-    ood: tuple[str, ...] = field(default=(), metadata=_by(Names()))
+    data: str = "digits"
+    data_dir: str | None = None
+    target: str | None = None
+    task: Literal["classification", "regression"] | None = None
+    split: Annotated[int, Within(0)] = 0
+    model: str = "mlp"
+    model_options: dict[str, Any] = field(default_factory=dict)
+    method: str = "ssvi"
+    method_options: dict[str, Any] = field(default_factory=dict)
+    likelihood: str | None = None
+    likelihood_options: dict[str, Any] = field(default_factory=dict)
+    epochs: Count = 60
+    batch_size: Count = 64
+    lr: Annotated[float, Within(0.0)] | None = None
+    seed: Annotated[int, Within(0, 2**63 - 1)] = 0
+    preset: str = "default"
+    backend: str = "auto"
+    device: str = "auto"
+    limit_train: Count | None = None
+    validation_fraction: Annotated[float, Within(0.0, 1.0)] = 0.1
+    num_samples: Count = 5
+    noise: Literal["weight", "local", "both"] = "weight"
+    evaluate_on: Literal["test", "validation"] = "test"
+    select: Literal["last", "best"] = "last"
+    patience: Count | None = None
+    checkpoint_every: Count = 1
+    keep_checkpoints: Count = 2
+    ood: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, rule in _RULES.items():
-            object.__setattr__(self, name, rule.check(name, getattr(self, name)))
+        for name, hint in hints_of(RunConfig).items():
+            object.__setattr__(self, name, check(name, getattr(self, name), hint))
 
     def to_json(self) -> dict[str, Any]:
         """All settings as JSON values, in the order of the fields."""
-        values: dict[str, Any] = {name: getattr(self, name) for name in _RULES}
+        values: dict[str, Any] = {name: getattr(self, name) for name in hints_of(RunConfig)}
         copied: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         return copied
 
@@ -110,8 +103,8 @@ class RunConfig:
             UnknownName: A key that is no setting.
         """
         for key in values:
-            if key not in _RULES:
-                raise UnknownName("setting", str(key), list(_RULES))
+            if key not in hints_of(RunConfig):
+                raise UnknownName("setting", str(key), list(hints_of(RunConfig)))
         return cls(**values)
 
     def with_overrides(self, assignments: Iterable[str]) -> RunConfig:
@@ -123,20 +116,19 @@ class RunConfig:
 
             config.with_overrides(["epochs=5", "method_options.sparsity=0.9", "ood=a,b"])
         """
-        values = self.to_json()
+        values, hints = self.to_json(), hints_of(RunConfig)
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             key = key.strip()
             if not equals or not key:
                 raise InvalidValue("--set", assignment, "must read key=value", "e.g. epochs=20")
             name, *inner = key.split(".")
-            rule = _RULES.get(name)
-            if rule is None:
-                raise UnknownName("setting", name, list(_RULES))
+            if name not in hints:
+                raise UnknownName("setting", name, list(hints))
             if not inner:
-                values[name] = rule.parse(name, text.strip())
-            elif isinstance(rule, Options):
-                _place(values[name], inner, rule.parse_option(text.strip()), key)
+                values[name] = parse(name, text.strip(), hints[name])
+            elif isinstance(values[name], dict):
+                _place(values[name], inner, parse_json(text.strip()), key)
             else:
                 raise InvalidValue("--set", key, f"{name} has no parts", f"write {name}=value")
         return RunConfig.from_json(values)
@@ -144,9 +136,6 @@ class RunConfig:
     def first_difference(self, other: RunConfig) -> tuple[str, Any, Any] | None:
         """The first setting in which two configs differ: dotted name, this value, the other's."""
         return _first_difference("", self.to_json(), other.to_json())
-
-
-_RULES: dict[str, Rule] = {f.name: f.metadata["rule"] for f in dataclasses.fields(RunConfig)}
 
 
 def _place(options: dict[str, Any], path: list[str], value: Any, key: str) -> None:

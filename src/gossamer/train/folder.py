@@ -99,9 +99,11 @@ class RunFolder:
         except OSError as error:
             raise not_written(self.path, error) from error
 
-    def write_start(self, config: RunConfig, facts: Facts, preparation: Preparation) -> None:
+    def write_start(
+        self, config: RunConfig, facts: Facts, preparation: Preparation, device: str
+    ) -> None:
         """Write what is known at the start; config.json comes last and makes it a run."""
-        write_json(self._environment, environment())
+        write_json(self._environment, {**environment(), "device": device})
         write_json(self._preparation, preparation.to_json())
         about = {"gossamer": gossamer_version(), "facts": asdict(facts)}
         write_json(self._config, {**config.to_json(), **about})

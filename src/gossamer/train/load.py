@@ -15,6 +15,7 @@ from gossamer.inference import Method
 from gossamer.train.assembly import build_method
 from gossamer.train.checkpoint import best, latest, load_checkpoint
 from gossamer.train.config import RunConfig
+from gossamer.train.device import portable, resolve_device
 from gossamer.train.folder import RunFolder
 
 
@@ -38,13 +39,18 @@ class LoadedRun:
 
 
 def load_run(
-    path: str | os.PathLike[str], *, select: Literal["last", "best"] | None = None
+    path: str | os.PathLike[str],
+    *,
+    select: Literal["last", "best"] | None = None,
+    device: str = "cpu",
 ) -> LoadedRun:
     """Rebuild the method of a run, finished or not, from its folder alone.
 
     Args:
         path: The run folder.
         select: Which checkpoint; by default the one that the run's own test metrics are of.
+        device: Where the method goes, whatever device it was trained on:
+            ``auto|cpu|cuda|cuda:N|mps``.
 
     Raises:
         CheckpointError: Not a run folder, damaged, or nothing was saved yet.
@@ -62,7 +68,9 @@ def load_run(
             "has no checkpoint yet",
             "train on with: gossamer train --resume --out " + str(folder.path),
         )
+    place = resolve_device(device)
     with torch.random.fork_rng(devices=[]):  # the fresh weights and support are replaced at once
-        method = build_method(config, facts)
-    method.load_state_dict(load_checkpoint(found.path)["method"])
+        method = build_method(config, facts, place)
+    state = load_checkpoint(found)
+    method.load_state_dict(portable(state["method"], state.get("device", "cpu"), place))
     return LoadedRun(config, folder.read_preparation(), method, found.step, found.notice)

@@ -1,255 +1,297 @@
-"""``train``: a run from start to metrics, in one sitting or in several."""
+"""``Fit``: a method's steps over epochs, with its whole state; no folder, no test part.
+
+The state of a fit is (method, torch's generators, generator of the data order at the epoch's start,
+position inside the epoch, running sums, best epoch). A fit that begins at such a state takes the
+same steps, bit for bit, as one that never stopped. Whoever wants to write, show or decide something
+on the way is an observer.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from typing import Any, Literal
 
 import torch
 
-from gossamer.errors import CheckpointError, InvalidValue
-from gossamer.files import FolderLock, environment, remove_leftovers
-from gossamer.train.assembly import Assembly, assemble
-from gossamer.train.checkpoint import Found, best, latest, load_checkpoint, size_in_bytes
-from gossamer.train.config import RunConfig
-from gossamer.train.evaluate import Metrics, evaluate
-from gossamer.train.folder import RunFolder
-from gossamer.train.progress import Progress, SilentProgress
-from gossamer.train.record import Record
-from gossamer.train.session import Session
+from gossamer.errors import InvalidValue, NonFinite
+from gossamer.inference import Method, StepInfo
+from gossamer.train.device import device_of, portable, random_state, set_random_state
+from gossamer.train.evaluation import Metrics
+from gossamer.train.examples import Feed
 
-
-class Stop(Protocol):
-    """Anything that can ask a run to stop, such as ``threading.Event``."""
-
-    def is_set(self) -> bool:
-        """Whether the run should stop after the step in hand."""
-        ...
+Ending = Literal["finished", "patience", "stopped"]
+Validate = Callable[[Method], Metrics]
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """How a sitting ended.
+class Epoch:
+    """What an epoch reports, as JSON values.
 
     Attributes:
-        path: The run folder.
-        status: ``"finished"``, ``"interrupted"``, or ``"already_finished"``.
-        epoch: Whole epochs done.
-        step: Optimiser steps done.
-        metrics: Test metrics; ``None`` unless finished.
-        message: The same in a line for people: how to go on, or the main figures.
+        epoch: Its number, counted from 1.
+        step: Optimiser steps done at its end.
+        train: Means over its examples: ``loss``, ``nll``, ``accuracy`` for classes; ``kl`` and
+            ``kl_weight`` of its last step.
+        val: Figures of the validation part, ``nll`` among them; empty where it was not validated.
+        lr: Learning rate of its last step.
+        seconds: That it took, validation included.
     """
 
-    path: Path
-    status: Literal["finished", "interrupted", "already_finished"]
     epoch: int
     step: int
-    metrics: dict[str, Any] | None
-    message: str
+    train: dict[str, float]
+    val: Metrics
+    lr: float
+    seconds: float
+
+    @property
+    def nll(self) -> float:
+        """Validation NLL; infinite where it is unknown or not finite."""
+        found = self.val.get("nll")
+        return inf if found is None or not abs(found) < inf else float(found)
 
 
-def train(
-    config: RunConfig | None,
-    out: str | os.PathLike[str],
-    *,
-    resume: bool = False,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-) -> RunResult:
-    """Train, evaluate once on the test part, and leave a run folder.
+class Observer:
+    """Somebody who watches a fit; override what you need.
 
-    Ctrl-C (in the main thread) and ``stop`` finish the step in hand, save, and return; a second
-    Ctrl-C stops at once, at the cost of the steps since the last checkpoint. torch's generator is
-    seeded for the run and given back as it was.
+    The order of a step is: the method's step, ``on_step``, ``should_stop``. At the end of an epoch
+    ``on_epoch`` comes before ``should_stop``. ``on_stop`` comes once, where the fit is left before
+    its end. In each of them ``fit.state_dict()`` is whole.
+    """
+
+    def on_step(self, fit: Fit, info: StepInfo) -> None:
+        """A step was taken."""
+
+    def on_epoch(self, fit: Fit, epoch: Epoch) -> None:
+        """An epoch has ended and was validated."""
+
+    def on_stop(self, fit: Fit) -> None:
+        """The fit stops here, before its end; it can go on."""
+
+    def should_stop(self) -> bool:
+        """Whether the fit should stop after the step in hand."""
+        return False
+
+
+class TimeLimit(Observer):
+    """Stops fits after some seconds; how far they are by then differs from machine to machine.
 
     Args:
-        config: The settings; ``None`` with ``resume`` takes those of the run folder.
-        out: The run folder. An existing run is never overwritten.
-        resume: Go on with the run in ``out``, bit for bit, from its newest intact checkpoint.
-        progress: Who watches; nobody by default.
-        stop: Asked after every step.
-
-    Raises:
-        CheckpointError: The folder holds a run (without ``resume``), holds something else, is in
-            use by another process, is damaged, or the disk is full.
-        InvalidValue: A setting against its rule, or other settings than the run's with ``resume``.
-        InvalidData: Data that cannot be used, or that changed since the run began.
+        seconds: From now on.
     """
-    folder = RunFolder(Path(out))
-    progress = progress or SilentProgress()
-    if resume:
-        folder.check_resumable()
-    else:
-        folder.check_new()
-    config = _settings(config, folder) if folder.is_started else config
-    if config is None:
-        raise InvalidValue("config", None, "is needed to start a run", "give the settings")
-    if folder.is_finished:
-        return _already_finished(config, folder, progress)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        stored = folder.read_config()[1] if folder.is_started else None
-        assembly = assemble(config, stored)  # whatever is wrong is told before a folder is made
-        folder.make()
-        with FolderLock(folder.path):
-            if not resume:
-                folder.check_new()  # another process may have been faster
-            remove_leftovers(folder.path)
-            try:
-                return _sit(config, assembly, folder, progress, stop)
-            finally:
-                progress.close()
+
+    def __init__(self, seconds: float) -> None:
+        if not seconds > 0.0:
+            raise InvalidValue("time_limit", seconds, "must be a number of seconds > 0")
+        self._end = time.perf_counter() + seconds
+
+    def should_stop(self) -> bool:
+        """Whether the time is over."""
+        return time.perf_counter() >= self._end
 
 
-def _settings(config: RunConfig | None, folder: RunFolder) -> RunConfig:
-    """The stored settings, if the given ones agree with them."""
-    stored, _ = folder.read_config()
-    difference = None if config is None else config.first_difference(stored)
-    if difference is not None:
-        name, mine, theirs = difference
-        raise InvalidValue(
-            name,
-            mine if mine is not None else "None",
-            f"differs from the run's own, {theirs!r}",
-            "resume with the run's settings or choose another --out",
-        )
-    return stored
+class Fit:
+    """A method on its way through the epochs.
 
+    Args:
+        method: Built for ``epochs * feed.steps_per_epoch`` steps.
+        feed: Its batches, on the method's device.
+        epochs: Passes over the data.
+        order: CPU generator of the order of the batches.
+        validate: Figures of the method on held-out examples, ``nll`` among them.
+        validate_every: Epochs between validations; the last epoch is validated in any case.
+        patience: Stop where the validation NLL has not improved for so many epochs.
+        observers: Who watches.
+    """
 
-def _already_finished(config: RunConfig, folder: RunFolder, progress: Progress) -> RunResult:
-    metrics = folder.read_metrics()
-    _, facts = folder.read_config()
-    message = f"{folder.path} is finished already: {_figures(metrics)}"
-    progress.message(message)
-    steps = config.epochs * facts.steps_per_epoch
-    return RunResult(folder.path, "already_finished", config.epochs, steps, metrics, message)
-
-
-def _sit(
-    config: RunConfig,
-    assembly: Assembly,
-    folder: RunFolder,
-    progress: Progress,
-    stop: Stop | None,
-) -> RunResult:
-    found = latest(folder.checkpoints)
-    if folder.is_started:
-        _tell_of_changes(folder, found, progress)
-    else:
-        folder.write_start(config, assembly.facts, assembly.dataset.preparation)
-    total = config.epochs * assembly.facts.steps_per_epoch
-    progress.message(
-        f"{config.method} on {config.data}: {assembly.facts.num_data} examples, "
-        f"{config.epochs} epochs, {total} steps; run folder {folder.path}"
-    )
-    for note in assembly.dataset.notes:
-        progress.message(note)
-    with (
-        Record(folder.record, resume_step=0 if found is None else found.step) as record,
-        _interruptible(stop) as stopped,
-    ):
-        session = Session(config, assembly, folder, record, progress, stopped.is_set)
-        if found is not None:
-            session.load(load_checkpoint(found.path))
-        progress.start(total, session.step)
-        if not session.run():
-            return _interrupted(config, folder, session, progress)
-        metrics = _finish(config, assembly, folder, session)
-    message = f"{config.evaluate_on}: {_figures(metrics)}; run folder {folder.path}"
-    progress.close()
-    progress.message(message)
-    return RunResult(folder.path, "finished", session.epoch, session.step, metrics, message)
-
-
-def _finish(
-    config: RunConfig, assembly: Assembly, folder: RunFolder, session: Session
-) -> dict[str, Any]:
-    """The one look at the test part (or none, see ``evaluate_on``), then the result files."""
-    chosen = best(folder.checkpoints) if config.select == "best" else latest(folder.checkpoints)
-    if chosen is None:
-        raise CheckpointError("checkpoints", str(folder.checkpoints), "are gone", "train again")
-    if config.select == "best":
-        assembly.method.load_state_dict(load_checkpoint(chosen.path)["method"])
-    metrics, curves = evaluate(
-        assembly.method,
-        assembly.dataset,
-        part="val" if config.evaluate_on == "validation" else "test",
-        num_samples=config.num_samples,
-        noise=config.noise,
-        seed=config.seed,
-        ood=assembly.ood,
-    )
-    run_figures: Metrics = {
-        "seconds": session.seconds,
-        "checkpoint_bytes": size_in_bytes(chosen.path),
-    }
-    folder.write_end({**metrics, **run_figures}, curves)
-    return folder.read_metrics()  # what a later reader sees
-
-
-def _interrupted(
-    config: RunConfig, folder: RunFolder, session: Session, progress: Progress
-) -> RunResult:
-    message = (
-        f"stopped after step {session.step}, in epoch {session.epoch + 1} of {config.epochs}; "
-        f"saved; go on with: gossamer train --resume --out {folder.path}"
-    )
-    progress.close()
-    progress.message(message)
-    return RunResult(folder.path, "interrupted", session.epoch, session.step, None, message)
-
-
-def _tell_of_changes(folder: RunFolder, found: Found | None, progress: Progress) -> None:
-    if found is None:
-        progress.message("no checkpoint yet: starting from the beginning")
-    elif found.notice is not None:
-        progress.message(found.notice)
-    before, now = folder.read_environment(), environment()
-    for key in ("torch", "machine", "cpu_capability", "threads"):
-        if before.get(key) != now[key]:
-            progress.message(
-                f"{key} was {before.get(key)} and is {now[key]}: "
-                "going on, but bit-for-bit equality with an unbroken run is not assured"
+    def __init__(
+        self,
+        method: Method,
+        feed: Feed,
+        *,
+        epochs: int,
+        order: torch.Generator,
+        validate: Validate | None = None,
+        validate_every: int = 1,
+        patience: int | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        for name, count in (("epochs", epochs), ("validate_every", validate_every)):
+            if count < 1:
+                raise InvalidValue(name, count, "must be at least 1")
+        if patience is not None and validate is None:
+            raise InvalidValue(
+                "patience", patience, "needs a validation part", "use none to train all epochs"
             )
+        if patience is not None and patience < validate_every:
+            raise InvalidValue(
+                "patience", patience, f"must be at least validate_every, {validate_every}"
+            )
+        self.method, self.feed, self.epochs = method, feed, epochs
+        self.patience = patience
+        self.observers = list(observers)
+        self.device = device_of(method.model)
+        self.epoch = 0
+        self.position = 0
+        self.seconds = 0.0
+        self.history: list[Epoch] = []
+        self.best: dict[str, Any] | None = None
+        self.ending: Ending | None = None
+        self._validate, self._validate_every = validate, validate_every
+        self._order = order
+        self._epoch_start = order.get_state()
+        self._noise = random_state(self.device)
+        self._running = False
+        self._sums: dict[str, float] = {}
+        self._epoch_seconds = 0.0
+        self._clock = 0.0
 
+    @property
+    def step(self) -> int:
+        """Optimiser steps done."""
+        return self.epoch * self.feed.steps_per_epoch + self.position
 
-def _figures(metrics: dict[str, Any]) -> str:
-    keys = ("accuracy", "rmse", "nll", "ece", "nnz", "sparsity")
-    return ", ".join(f"{k} {metrics[k]:.5g}" for k in keys if metrics.get(k) is not None)
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of all epochs."""
+        return self.epochs * self.feed.steps_per_epoch
 
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch of least validation NLL so far."""
+        return None if self.best is None else int(self.best["epoch"])
 
-class _Stopped:
-    """Set by Ctrl-C or by the caller's ``stop``."""
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to do: the last epoch, or no more patience."""
+        return self.epoch >= self.epochs or self._is_out_of_patience
 
-    def __init__(self, stop: Stop | None) -> None:
-        self._stop = stop
-        self.interrupted = False
+    @property
+    def _is_out_of_patience(self) -> bool:
+        if self.patience is None or self.epoch == 0:
+            return False
+        return self.epoch - (self.best_epoch or 0) >= self.patience
 
-    def is_set(self) -> bool:
-        return self.interrupted or (self._stop is not None and self._stop.is_set())
+    def run(self, until: int | None = None) -> bool:
+        """Train to the end, or to the end of epoch ``until``.
 
+        torch's generators go on where this fit left them, and stay where it leaves them.
 
-@contextmanager
-def _interruptible(stop: Stop | None) -> Iterator[_Stopped]:
-    """Within the block the first Ctrl-C only sets a flag; the second is a KeyboardInterrupt."""
-    stopped = _Stopped(stop)
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped  # only the main thread may handle signals
-        return
+        Returns:
+            Whether it got there; ``False`` where an observer stopped it before.
 
-    def handle(number: int, frame: object) -> None:
-        if stopped.interrupted:
-            raise KeyboardInterrupt
-        stopped.interrupted = True
+        Raises:
+            NonFinite: The loss is not finite.
+        """
+        last = self.epochs if until is None else min(until, self.epochs)
+        self.ending = None
+        set_random_state(self._noise, self.device)
+        self._running = True
+        try:
+            return self._train_to(last)
+        finally:
+            self._noise = random_state(self.device)
+            self._running = False
 
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    def _train_to(self, last: int) -> bool:
+        while self.epoch < last and not self.is_done:
+            self._clock = time.perf_counter()
+            self._order.set_state(self._epoch_start)
+            for x, y in self.feed.epoch(self._order, self.position):
+                info = self.method.step((x, y))
+                self.position += 1
+                self._note(info, len(x))
+                if self._must_stop() and self.position < self.feed.steps_per_epoch:
+                    return self._stop()
+            self._end_epoch(info, validates=(self.epoch + 1) in (last, self.epochs))
+            if self._must_stop() and self.epoch < last and not self.is_done:
+                return self._stop()
+        self.ending = "patience" if self.epoch < self.epochs and self.is_done else "finished"
+        return True
+
+    def _note(self, info: StepInfo, count: int) -> None:
+        """Add a step to the epoch's means and tell the observers."""
+        if not abs(info.loss) < inf:
+            raise NonFinite("loss", info.loss, f"at step {self.step}", "lower the learning rate")
+        means = {"loss": info.loss, "nll": info.nll, "accuracy": info.accuracy}
+        for key, value in means.items():
+            if value is not None:
+                self._sums[key] = self._sums.get(key, 0.0) + value * count
+        self._sums["count"] = self._sums.get("count", 0.0) + count
+        for observer in self.observers:
+            observer.on_step(self, info)
+        self._count_time()
+
+    def _end_epoch(self, info: StepInfo, *, validates: bool) -> None:
+        validation: Metrics = {}
+        due = validates or (self.epoch + 1) % self._validate_every == 0
+        if self._validate is not None and due:
+            validation = self._validate(self.method)
+        self.epoch, self.position = self.epoch + 1, 0
+        self._epoch_start = self._order.get_state()
+        self._count_time()
+        count = self._sums.pop("count")
+        means = {key: value / count for key, value in self._sums.items()}
+        report = Epoch(
+            self.epoch,
+            self.step,
+            {**means, "kl": info.kl, "kl_weight": info.kl_weight},
+            validation,
+            info.lr,
+            self._epoch_seconds,
+        )
+        self._sums, self._epoch_seconds = {}, 0.0
+        self.history.append(report)
+        if report.nll < (inf if self.best is None else self.best["nll"]):
+            self.best = {"epoch": self.epoch, "nll": report.nll}
+        for observer in self.observers:
+            observer.on_epoch(self, report)
+
+    def _must_stop(self) -> bool:
+        return any(observer.should_stop() for observer in self.observers)
+
+    def _stop(self) -> bool:
+        self.ending = "stopped"
+        for observer in self.observers:
+            observer.on_stop(self)
+        return False
+
+    def _count_time(self) -> None:
+        now = time.perf_counter()
+        self.seconds += now - self._clock
+        self._epoch_seconds += now - self._clock
+        self._clock = now
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later steps depend on: tensors and JSON values."""
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "seconds": self.seconds,
+            "epoch_seconds": self._epoch_seconds,
+            "sums": dict(self._sums),
+            "order": self._epoch_start,
+            **(random_state(self.device) if self._running else self._noise),
+            "device": str(self.device),
+            "method": self.method.state_dict(),
+            "best_epoch": self.best,
+            "history": [asdict(epoch) for epoch in self.history],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken, on the present device.
+
+        Where the state was saved on another device, the fit goes on to rounding only.
+        """
+        self.epoch, self.position = state["epoch"], state["position"]
+        self.seconds, self._epoch_seconds = state["seconds"], state["epoch_seconds"]
+        self._sums, self._epoch_start = dict(state["sums"]), state["order"]
+        self._noise = {k: state[k] for k in ("torch", "torch_device") if k in state}
+        # The first version knew no device, no patience, and kept its history in the record alone.
+        saved_on = state.get("device", "cpu")
+        self.best = state.get("best_epoch")
+        self.history = [Epoch(**epoch) for epoch in state.get("history", [])]
+        self.method.load_state_dict(portable(state["method"], saved_on, self.device))

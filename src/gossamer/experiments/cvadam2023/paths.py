@@ -30,7 +30,8 @@ from gossamer.prediction import ClassPrediction, predict
 from gossamer.report.path_figures import draw_channels, draw_sparsity
 from gossamer.report.style import draw_file
 from gossamer.train import RunConfig
-from gossamer.train.assembly import assemble, leaves_out_last
+from gossamer.train.assembly import assemble
+from gossamer.train.examples import leaves_out_last
 
 TARGET = 0.9
 LAYER = "conv2"

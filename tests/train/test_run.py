@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-import gossamer.train.session
+import gossamer.train.assembly
+import gossamer.train.evaluation
 from gossamer.errors import NonFinite
 from gossamer.files import FolderLock
 from gossamer.inference import StepInfo
@@ -130,7 +131,7 @@ def test_select_best_tests_the_best_state(
 ) -> None:
     nlls = itertools.cycle([3.0, 1.0, 2.0])
     monkeypatch.setattr(
-        gossamer.train.session, "validate", lambda *args, **kwargs: {"nll": next(nlls)}
+        gossamer.train.evaluation, "validate", lambda *args, **kwargs: {"nll": next(nlls)}
     )
     tested = train(dataclasses.replace(small, select="best"), tmp_path / "best").metrics
     second = train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.data import DataSet, Preparation
-from gossamer.errors import UnknownName
+from gossamer.errors import InvalidData, UnknownName
 from gossamer.inference import Method
 from gossamer.metrics import (
     ClassificationMetrics,
@@ -27,10 +28,15 @@ from gossamer.metrics import (
 )
 from gossamer.nn import BayesianLayer, Noise, summary, weights_of
 from gossamer.prediction import ClassPrediction, Prediction, RealPrediction, predict
+from gossamer.train.device import device_of
+from gossamer.train.examples import Examples, Pair, validation_part
 
 _HISTOGRAM_BINS = 40
 _CURVE_POINTS = 200
 _LEVELS = [round(0.05 * i, 2) for i in range(1, 20)]
+
+VALIDATION_SAMPLES = 3
+"""Posterior samples per validation: enough to follow the NLL, a few per cent of an epoch's cost."""
 
 Metrics = dict[str, float | int | None]
 Curves = dict[str, Any]
@@ -61,13 +67,15 @@ def evaluate(
 
     Returns:
         Metrics by their JSON keys, regression in original units; and curves by name.
+
+    Raises:
+        InvalidData: The data set has no such part.
     """
     if noise not in ("weight", "local", "both"):
         raise UnknownName("noise", noise, ("weight", "local", "both"))
     if part not in ("test", "val"):
         raise UnknownName("part", part, ("test", "val"))
-    x = dataset.x_test if part == "test" else dataset.x_val
-    y = dataset.y_test if part == "test" else dataset.y_val
+    x, y = _part(dataset, part)
     modes: tuple[Noise, ...] = ("weight", "local") if noise == "both" else (noise,)  # type: ignore[assignment]
     metrics: Metrics = {}
     curves: Curves = {}
@@ -101,21 +109,50 @@ def predicting_size(method: Method) -> dict[str, float | int]:
     return {"nnz": total.nnz, "sparsity": total.sparsity}
 
 
-def validate(method: Method, dataset: DataSet, *, num_samples: int, seed: int) -> Metrics:
-    """The few figures of the validation part that are followed during training."""
-    prediction = _predict(method, dataset.x_val, num_samples, "weight", seed)
+def validate(method: Method, examples: Examples, *, num_samples: int, seed: int) -> Metrics:
+    """The few figures of the validation part that are followed during training.
+
+    Raises:
+        InvalidData: There is no validation part.
+    """
+    if examples.validation is None:
+        raise _absent("validation")
+    x, y = examples.validation
+    prediction = _predict(method, x, num_samples, "weight", seed)
     if isinstance(prediction, ClassPrediction):
-        probs, y = prediction.probs, dataset.y_val
+        probs, y = prediction.probs, y.cpu()
         return {"accuracy": accuracy(probs, y), "nll": nll(probs, y), "ece": ece(probs, y)}
-    means, stds, target = _original(prediction, dataset.y_val, dataset.preparation)
+    means, stds, target = _original(prediction, y, examples.preparation)
     return {
         "rmse": rmse(means.mean(0), target),
         "nll": gaussian_mixture_nll(means, stds, target),
     }
 
 
+def _part(dataset: DataSet, part: str) -> Pair:
+    if part == "val":
+        found = validation_part(dataset)
+        if found is None:
+            raise _absent("validation")
+        return found
+    x, y = dataset.x_test, dataset.y_test
+    if x is None:
+        raise _absent("test")
+    return x, y
+
+
+def _absent(part: str) -> InvalidData:
+    return InvalidData("data", None, f"have no {part} part", "give one, or look at another part")
+
+
 def _predict(method: Method, x: Tensor, num_samples: int, noise: Noise, seed: int) -> Prediction:
-    return predict(method, x, num_samples, noise=noise, seed=seed, keep_samples=False)
+    """Made where the method is; on the CPU from then on, where metrics are computed."""
+    inputs = x.to(device_of(method.model))
+    found = predict(method, inputs, num_samples, noise=noise, seed=seed, keep_samples=False)
+    tensors: dict[str, Any] = {k: v.cpu() for k, v in vars(found).items() if isinstance(v, Tensor)}
+    if isinstance(found, ClassPrediction):
+        return dataclasses.replace(found, **tensors)
+    return dataclasses.replace(found, **tensors)
 
 
 def _scores(prediction: Prediction, y: Tensor, preparation: Preparation) -> dict[str, float]:
@@ -129,9 +166,11 @@ def _scores(prediction: Prediction, y: Tensor, preparation: Preparation) -> dict
 
 
 def _original(
-    prediction: RealPrediction, y: Tensor, preparation: Preparation
+    prediction: RealPrediction, y: Tensor, preparation: Preparation | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Means and stds of the mixture and the target, in original units and float64."""
+    if preparation is None:
+        return prediction.samples.double(), prediction.noise.double(), y.cpu().double()
     return (
         preparation.target_to_original(prediction.samples.double()),
         preparation.scale_to_original(prediction.noise.double()),
@@ -191,10 +230,10 @@ def _weight_curves(network: nn.Module) -> Curves:
     firsts = [group.layer for group in weights_of(network)]
     if not firsts:
         return {"layers": layers}
-    means = torch.cat([layer.leading().detach().double().flatten() for layer in firsts])
+    means = torch.cat([layer.leading().detach().cpu().double().flatten() for layer in firsts])
     weights = {"mean_hist": _histogram(means)}
     stds = [
-        layer.weight_std.detach().double().flatten()
+        layer.weight_std.detach().cpu().double().flatten()
         for layer in firsts
         if isinstance(layer, BayesianLayer)
     ]

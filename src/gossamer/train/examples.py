@@ -1,0 +1,135 @@
+"""What a fit learns from, as tensors, and its batches on their way to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gossamer.data import DataSet, Preparation, batches
+from gossamer.errors import InvalidData, InvalidValue
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Training examples, and those that validate; a test part has no place here.
+
+    Attributes:
+        x: Inputs [N, ...].
+        y: Targets [N] or [N, D].
+        validation: Inputs and targets, or ``None``.
+        weight: How much each training example counts, [N]; ``None`` where all count alike.
+        augment: Name of an augmentation of ``gossamer.data``, or ``None``.
+        preparation: How targets become original units; ``None`` where they are.
+    """
+
+    x: Tensor
+    y: Tensor
+    validation: Pair | None = None
+    weight: Tensor | None = None
+    augment: str | None = None
+    preparation: Preparation | None = None
+
+    def __post_init__(self) -> None:
+        for name, pair in (("", (self.x, self.y)), (" of validation", self.validation)):
+            if pair is not None and not 0 < len(pair[0]) == len(pair[1]):
+                raise InvalidData(
+                    f"x{name}", f"{len(pair[0])} rows", f"must have as many as y: {len(pair[1])}"
+                )
+        if self.weight is not None:
+            raise InvalidData(
+                "weight", f"{len(self.weight)} rows", "are not used yet", "leave them out"
+            )
+
+    @classmethod
+    def of(cls, dataset: DataSet) -> Examples:
+        """The training and the validation part of a data set."""
+        return cls(
+            dataset.x_train,
+            dataset.y_train,
+            validation_part(dataset),
+            weight=getattr(dataset, "weight_train", None),
+            augment=dataset.augment,
+            preparation=dataset.preparation,
+        )
+
+
+def validation_part(dataset: DataSet) -> Pair | None:
+    """Inputs and targets of the validation part, or ``None`` where there is none."""
+    try:
+        x, y = dataset.x_val, dataset.y_val
+    except InvalidData:  # a data set may say so by this error
+        return None
+    return None if x is None else (x, y)
+
+
+class Feed(Protocol):
+    """Where the batches of a fit come from."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of a whole epoch."""
+        ...
+
+    def epoch(self, order: torch.Generator, start: int) -> Iterator[Pair]:
+        """An epoch's batches from number ``start`` on; ``order`` alone decides which they are."""
+        ...
+
+
+class Batches:
+    """Shuffled batches of examples, each moved to the device when its step comes.
+
+    Args:
+        examples: The examples, which stay where they are.
+        batch_size: Rows.
+        device: Of the network.
+
+    Raises:
+        InvalidValue: There are fewer examples than a batch takes.
+    """
+
+    def __init__(self, examples: Examples, batch_size: int, device: torch.device) -> None:
+        self._examples, self._size, self._device = examples, batch_size, device
+        count = len(examples.x)
+        if batch_size > count:
+            raise InvalidValue(
+                "batch_size",
+                batch_size,
+                f"must not exceed the number of training examples, {count}",
+                "use a smaller batch",
+            )
+        self._drop_last = leaves_out_last(count, batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of a whole epoch."""
+        return steps_per_epoch(len(self._examples.x), self._size)
+
+    def epoch(self, order: torch.Generator, start: int) -> Iterator[Pair]:
+        """See :class:`Feed`."""
+        found = batches(
+            self._examples.x,
+            self._examples.y,
+            self._size,
+            order,
+            augment=self._examples.augment,
+            drop_last=self._drop_last,
+            start=start,
+        )
+        for x, y in found:
+            yield x.to(self._device), y.to(self._device)
+
+
+def steps_per_epoch(count: int, batch_size: int) -> int:
+    """Batches of ``count`` examples."""
+    return len(range(0, count, batch_size)) - leaves_out_last(count, batch_size)
+
+
+def leaves_out_last(count: int, batch_size: int) -> bool:
+    """Whether the last batch would be a single example, on which BatchNorm cannot train."""
+    return batch_size > 1 and count % batch_size == 1

@@ -1,0 +1,252 @@
+"""``train``: a fit that lives in a run folder, from start to metrics, in one sitting or several."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from gossamer.errors import CheckpointError, InvalidValue
+from gossamer.files import FolderLock, environment, remove_leftovers
+from gossamer.train import evaluation
+from gossamer.train.assembly import Assembly, assemble
+from gossamer.train.checkpoint import (
+    Found,
+    best,
+    latest,
+    load_checkpoint,
+    newest_step,
+    size_in_bytes,
+)
+from gossamer.train.config import RunConfig
+from gossamer.train.device import device_of, own_noise, portable, resolve_device
+from gossamer.train.evaluation import VALIDATION_SAMPLES, Metrics
+from gossamer.train.examples import Batches
+from gossamer.train.folder import RunFolder
+from gossamer.train.keeper import Keeper
+from gossamer.train.loop import Fit
+from gossamer.train.progress import Progress, SilentProgress
+from gossamer.train.record import Record
+from gossamer.train.stopping import Stop, interruptible
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a sitting ended.
+
+    Attributes:
+        path: The run folder.
+        status: ``"finished"``, ``"interrupted"``, or ``"already_finished"``.
+        epoch: Whole epochs done.
+        step: Optimiser steps done.
+        metrics: Test metrics; ``None`` unless finished.
+        message: The same in a line for people: how to go on, or the main figures.
+    """
+
+    path: Path
+    status: Literal["finished", "interrupted", "already_finished"]
+    epoch: int
+    step: int
+    metrics: dict[str, Any] | None
+    message: str
+
+
+def train(
+    config: RunConfig | None,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> RunResult:
+    """Train, evaluate once on the test part, and leave a run folder.
+
+    Ctrl-C (in the main thread) and ``stop`` finish the step in hand, save, and return; a second
+    Ctrl-C stops at once, at the cost of the steps since the last checkpoint. torch's generator is
+    seeded for the run and given back as it was.
+
+    Args:
+        config: The settings; ``None`` with ``resume`` takes those of the run folder.
+        out: The run folder. An existing run is never overwritten.
+        resume: Go on with the run in ``out``, bit for bit, from its newest intact checkpoint. All
+            settings must be the run's own but ``device``: on another one it goes on to rounding.
+        progress: Who watches; nobody by default.
+        stop: Asked after every step.
+
+    Raises:
+        CheckpointError: The folder holds a run (without ``resume``), holds something else, is in
+            use by another process, is damaged, or the disk is full.
+        InvalidValue: A setting against its rule, or other settings than the run's with ``resume``.
+        InvalidData: Data that cannot be used, or that changed since the run began.
+    """
+    folder = RunFolder(Path(out))
+    progress = progress or SilentProgress()
+    if resume:
+        folder.check_resumable()
+    else:
+        folder.check_new()
+    config = _settings(config, folder) if folder.is_started else config
+    if config is None:
+        raise InvalidValue("config", None, "is needed to start a run", "give the settings")
+    if folder.is_finished:
+        return _already_finished(config, folder, progress)
+    device = resolve_device(config.device)
+    with own_noise(device, config.seed):
+        stored = folder.read_config()[1] if folder.is_started else None
+        # Whatever is wrong is told before a folder is made.
+        assembly = assemble(config, stored, device)
+        folder.make()
+        with FolderLock(folder.path):
+            if not resume:
+                folder.check_new()  # another process may have been faster
+            remove_leftovers(folder.path)
+            try:
+                return _sit(config, assembly, folder, progress, stop)
+            finally:
+                progress.close()
+
+
+def _settings(config: RunConfig | None, folder: RunFolder) -> RunConfig:
+    """The stored settings, if the given ones agree with them; a run may change its device."""
+    stored, _ = folder.read_config()
+    if config is not None:
+        stored = replace(stored, device=config.device)
+    difference = None if config is None else config.first_difference(stored)
+    if difference is not None:
+        name, mine, theirs = difference
+        raise InvalidValue(
+            name,
+            mine if mine is not None else "None",
+            f"differs from the run's own, {theirs!r}",
+            "resume with the run's settings or choose another --out",
+        )
+    return stored
+
+
+def _already_finished(config: RunConfig, folder: RunFolder, progress: Progress) -> RunResult:
+    metrics = folder.read_metrics()
+    _, facts = folder.read_config()
+    message = f"{folder.path} is finished already: {_figures(metrics)}"
+    progress.message(message)
+    steps = config.epochs * facts.steps_per_epoch
+    if config.patience is not None:  # it may have ended early
+        steps = newest_step(folder.checkpoints) or steps
+    epochs = steps // facts.steps_per_epoch
+    return RunResult(folder.path, "already_finished", epochs, steps, metrics, message)
+
+
+def _sit(
+    config: RunConfig,
+    assembly: Assembly,
+    folder: RunFolder,
+    progress: Progress,
+    stop: Stop | None,
+) -> RunResult:
+    found = latest(folder.checkpoints)
+    device = str(device_of(assembly.method.model))
+    if folder.is_started:
+        _tell_of_changes(folder, found, progress, device)
+    else:
+        folder.write_start(config, assembly.facts, assembly.dataset.preparation, device)
+    total = config.epochs * assembly.facts.steps_per_epoch
+    progress.message(
+        f"{config.method} on {config.data}: {assembly.facts.num_data} examples, "
+        f"{config.epochs} epochs, {total} steps; run folder {folder.path}"
+    )
+    for note in assembly.dataset.notes:
+        progress.message(note)
+    with (
+        Record(folder.record, resume_step=0 if found is None else found.step) as record,
+        interruptible(stop) as stopped,
+    ):
+        keeper = Keeper(config, folder, record, progress, stopped.is_set)
+        fit = _fit(config, assembly, keeper)
+        keeper.begin(fit, None if found is None else load_checkpoint(found))
+        if not fit.run():
+            return _interrupted(config, folder, fit, progress)
+        metrics = _finish(config, assembly, folder, fit)
+    message = f"{config.evaluate_on}: {_figures(metrics)}; run folder {folder.path}"
+    progress.close()
+    progress.message(message)
+    return RunResult(folder.path, "finished", fit.epoch, fit.step, metrics, message)
+
+
+def _fit(config: RunConfig, assembly: Assembly, keeper: Keeper) -> Fit:
+    examples = assembly.examples
+    validate = partial(
+        evaluation.validate,
+        examples=examples,
+        num_samples=min(config.num_samples, VALIDATION_SAMPLES),
+        seed=config.seed,
+    )
+    return Fit(
+        assembly.method,
+        Batches(examples, config.batch_size, device_of(assembly.method.model)),
+        epochs=config.epochs,
+        order=torch.Generator().manual_seed(config.seed),
+        validate=None if examples.validation is None else validate,
+        patience=config.patience,
+        observers=[keeper],
+    )
+
+
+def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) -> dict[str, Any]:
+    """The one look at the test part (or none, see ``evaluate_on``), then the result files."""
+    chosen = best(folder.checkpoints) if config.select == "best" else latest(folder.checkpoints)
+    if chosen is None:
+        raise CheckpointError("checkpoints", str(folder.checkpoints), "are gone", "train again")
+    if config.select == "best":
+        state = load_checkpoint(chosen)
+        saved_on = state.get("device", "cpu")
+        assembly.method.load_state_dict(portable(state["method"], saved_on, fit.device))
+    metrics, curves = evaluation.evaluate(
+        assembly.method,
+        assembly.dataset,
+        part="val" if config.evaluate_on == "validation" else "test",
+        num_samples=config.num_samples,
+        noise=config.noise,
+        seed=config.seed,
+        ood=assembly.ood,
+    )
+    run_figures: Metrics = {
+        "seconds": fit.seconds,
+        "checkpoint_bytes": size_in_bytes(chosen.path),
+    }
+    folder.write_end({**metrics, **run_figures}, curves)
+    return folder.read_metrics()  # what a later reader sees
+
+
+def _interrupted(config: RunConfig, folder: RunFolder, fit: Fit, progress: Progress) -> RunResult:
+    message = (
+        f"stopped after step {fit.step}, in epoch {fit.epoch + 1} of {config.epochs}; "
+        f"saved; go on with: gossamer train --resume --out {folder.path}"
+    )
+    progress.close()
+    progress.message(message)
+    return RunResult(folder.path, "interrupted", fit.epoch, fit.step, None, message)
+
+
+def _tell_of_changes(
+    folder: RunFolder, found: Found | None, progress: Progress, device: str
+) -> None:
+    if found is None:
+        progress.message("no checkpoint yet: starting from the beginning")
+    elif found.notice is not None:
+        progress.message(found.notice)
+    before = {"device": "cpu", **folder.read_environment()}  # the first version knew no other
+    now = {**environment(), "device": device}
+    for key in ("torch", "machine", "cpu_capability", "threads", "device"):
+        if before.get(key) != now[key]:
+            progress.message(
+                f"{key} was {before.get(key)} and is {now[key]}: "
+                "going on, but bit-for-bit equality with an unbroken run is not assured"
+            )
+
+
+def _figures(metrics: dict[str, Any]) -> str:
+    keys = ("accuracy", "rmse", "nll", "ece", "nnz", "sparsity")
+    return ", ".join(f"{k} {metrics[k]:.5g}" for k in keys if metrics.get(k) is not None)
