@@ -102,10 +102,7 @@ def check(name: str, value: Any, hint: Any) -> Any:
     for kind in _alternatives(hint):
         if _fits(value, kind):
             return _kept(name, value, kind)
-    kinds = [_plain(kind) for kind in _alternatives(hint)]
-    if float in kinds and isinstance(value, float) and not math.isfinite(value):
-        raise InvalidValue(name, value, "must be finite")
-    raise InvalidValue(name, value, f"must be {in_words(hint)}", _example(kinds))
+    raise _refusal(name, value, value, hint)
 
 
 def parse(name: str, text: str, hint: Any, next_step: str = "") -> Any:
@@ -133,8 +130,7 @@ def parse(name: str, text: str, hint: Any, next_step: str = "") -> Any:
         if _fits(read, kind):
             kept = _kept(name, read, kind)
             return list(kept) if isinstance(kept, tuple) else kept
-    plain = [_plain(kind) for kind in kinds]
-    raise InvalidValue(name, text, f"must be {in_words(hint)}", next_step or _example(plain))
+    raise _refusal(name, text, value, hint, next_step)
 
 
 def parse_json(text: str) -> Any:
@@ -159,6 +155,13 @@ def describe(hint: Any) -> str:
 def in_words(hint: Any) -> str:
     """A type as an error says it: ``a number > 0 or none``, ``'adam' or 'sgd'``."""
     return " or ".join(_said(kind) for kind in _alternatives(hint))
+
+
+def _refusal(name: str, shown: Any, value: Any, hint: Any, next_step: str = "") -> InvalidValue:
+    kinds = [_plain(kind) for kind in _alternatives(hint)]
+    is_number = isinstance(value, float) and float in kinds
+    rule = "finite" if is_number and not math.isfinite(value) else in_words(hint)
+    return InvalidValue(name, shown, f"must be {rule}", next_step or _example(kinds))
 
 
 def _named(kind: Any) -> str:

@@ -74,7 +74,10 @@ def test_one_damaged_checkpoint_is_passed_over_with_a_notice(
 
 
 def test_unknown_choices_are_named(gossamer: Callable[..., Any], trained: Path) -> None:
-    assert "noise = loud: is not known" in gossamer("evaluate", trained, "--noise", "loud").error
+    assert (
+        "noise = loud: must be 'weight' or"
+        in gossamer("evaluate", trained, "--noise", "loud").error
+    )
     assert "num_samples = 0" in gossamer("evaluate", trained, "--num-samples", "0").error
     assert "data set = x: is not known" in gossamer("evaluate", trained, "--ood", "x").error
 

@@ -19,8 +19,9 @@ COLUMNS = ("accuracy", "rmse", "nll", "ece", "nnz", "checkpoint_bytes", "seconds
 """The metrics of the short tables; one that no run has gets no column."""
 
 # The seed is what a group varies; the facts follow from the settings and the seed (it draws the
-# validation part, so even the data's digest changes); where the data lie is no setting.
-_NOT_SETTINGS = ("seed", "facts", "data_dir")
+# validation part, so even the data's digest changes); where the data lie, and where a run computes,
+# is no setting.
+_NOT_SETTINGS = ("seed", "facts", "data_dir", "device")
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,9 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
         # A run without a config can be compared with nothing: it stays alone.
-        key = dumps(_settings(run), sort_keys=True) if run.config else f"path {run.path}"
+        # A setting that is none equals one that the Gossamer of an older run did not have.
+        told = {name: value for name, value in _settings(run).items() if value is not None}
+        key = dumps(told, sort_keys=True) if run.config else f"path {run.path}"
         groups.setdefault(key, []).append(run)
     members = list(groups.values())
     labels = [_label(group[0]) for group in members]

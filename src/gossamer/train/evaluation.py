@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -149,10 +148,8 @@ def _predict(method: Method, x: Tensor, num_samples: int, noise: Noise, seed: in
     """Made where the method is; on the CPU from then on, where metrics are computed."""
     inputs = x.to(device_of(method.model))
     found = predict(method, inputs, num_samples, noise=noise, seed=seed, keep_samples=False)
-    tensors: dict[str, Any] = {k: v.cpu() for k, v in vars(found).items() if isinstance(v, Tensor)}
-    if isinstance(found, ClassPrediction):
-        return dataclasses.replace(found, **tensors)
-    return dataclasses.replace(found, **tensors)
+    values: Any = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(found).items()}
+    return type(found)(**values)
 
 
 def _scores(prediction: Prediction, y: Tensor, preparation: Preparation) -> dict[str, float]:
