@@ -51,6 +51,12 @@ def test_sparsity_and_nnz_are_exact(runs):
     assert row.sparsity == 1 - 4224 / total
 
 
+def test_a_setting_that_an_older_run_did_not_have_splits_no_group(make_run):
+    older = make_run("a", "ssvi", 0)
+    younger = make_run("b", "ssvi", 1, config={"patience": None, "device": "cuda"})
+    assert len(group_runs([read_run(older), read_run(younger)])) == 1
+
+
 def test_any_other_setting_splits_a_group(make_run):
     base = make_run("a", "ssvi", 0)
     other_rate = make_run("b", "ssvi", 1, config={"lr": 0.1})

@@ -17,7 +17,9 @@ from gossamer.errors import InvalidValue, UnknownName
 from gossamer.inference import Method, build
 from gossamer.likelihoods import Gaussian, Likelihood, make_likelihood
 from gossamer.models import build_model
+from gossamer.settings import check
 from gossamer.train import evaluation
+from gossamer.train.config import Count
 from gossamer.train.device import AUTO, device_of, own_noise, resolve_device
 from gossamer.train.evaluation import VALIDATION_SAMPLES
 from gossamer.train.examples import Batches, Examples, Pair
@@ -105,6 +107,8 @@ def fit(
         >>> gossamer.predict(result.method, x[:4]).probs.shape
         torch.Size([4, 2])
     """
+    for name, count in (("epochs", epochs), ("batch_size", batch_size), ("samples", num_samples)):
+        check(name, count, Count)
     examples = _examples(data, validation)
     if select not in ("last", "best"):
         raise UnknownName("select", select, ("last", "best"))

@@ -207,7 +207,7 @@ class Fit:
                 if self._must_stop() and self.position < self.feed.steps_per_epoch:
                     return self._stop()
             self._end_epoch(info, validates=(self.epoch + 1) in (last, self.epochs))
-            if self._must_stop() and self.epoch < last and not self.is_done:
+            if self._must_stop() and not self.is_done:
                 return self._stop()
         self.ending = "patience" if self.epoch < self.epochs and self.is_done else "finished"
         return True
