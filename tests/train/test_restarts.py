@@ -120,7 +120,7 @@ def test_rounds_are_shares_or_epochs() -> None:
     [(1, ((0.5, 1),)), (4, ()), (4, ((0.5, 2),)), (4, ((0.5, 4), (0.6, 1))), (4, ((0.0, 1),))],
 )
 def test_a_schedule_that_makes_no_sense_is_refused(begin: int, keep: Any) -> None:
-    with pytest.raises(InvalidValue, match="begin|keep"):
+    with pytest.raises(InvalidValue, match=r"begin|keep"):
         Restarts(begin, keep)
 
 

@@ -16,11 +16,12 @@ import gossamer
 from gossamer.cli import settings
 from gossamer.cli.answers import LEVEL, Columns, answer_columns
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Parser, set_run
+from gossamer.cli.parser import Parser, add_device, set_run
 from gossamer.data import load_inputs
 from gossamer.errors import InvalidValue
 from gossamer.files import TEMPORARY, sync_folder, write_synced
 from gossamer.train import load_run
+from gossamer.train.device import device_of
 
 _SHOWN_ROWS, _SHOWN_COLUMNS = 20, 12
 
@@ -42,6 +43,7 @@ def add_predict(parser: Parser) -> None:
     parser.add_argument(
         "--num-samples", metavar="N", help="posterior samples (default: as the run was told)"
     )
+    add_device(parser)
     set_run(parser, run)
 
 
@@ -49,12 +51,12 @@ def run(args: argparse.Namespace, output: Output) -> int:
     """Predict and write, print or draw the answers."""
     out = None if args.out is None else Path(args.out)
     _check_out(out, args)
-    loaded = load_run(args.path)
+    loaded = load_run(args.path, device=args.device)
     if loaded.notice is not None:
         output.say(loaded.notice)
     given = [] if args.num_samples is None else [f"num_samples={args.num_samples}"]
     config = settings.apply(loaded.config, given)
-    x = loaded.preparation.prepare(load_inputs(args.file))
+    x = loaded.preparation.prepare(load_inputs(args.file)).to(device_of(loaded.method.model))
     prediction = gossamer.predict(
         loaded.method, x, config.num_samples, seed=config.seed, keep_samples=False
     )

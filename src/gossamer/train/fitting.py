@@ -107,19 +107,20 @@ def fit(
         >>> gossamer.predict(result.method, x[:4]).probs.shape
         torch.Size([4, 2])
     """
-    for name, count in (("epochs", epochs), ("batch_size", batch_size), ("samples", num_samples)):
+    counts = {"epochs": epochs, "batch_size": batch_size, "num_samples": num_samples}
+    for name, count in counts.items():
         check(name, count, Count)
+    if not isinstance(method, str):
+        given = {"restarts": restarts, "likelihood": likelihood, **settings}
+        given.update(model=None if model == "mlp" else model)
+        given.update(preset=None if preset == "default" else preset)
+        _refuse_for_built(given)
     examples = _examples(data, validation)
     if select not in ("last", "best"):
         raise UnknownName("select", select, ("last", "best"))
     if examples.validation is None and (select == "best" or restarts is not None):
         asked = "restarts" if restarts is not None else "select"
         raise InvalidValue(asked, None, "needs a validation part", "give validation=(x, y)")
-    if not isinstance(method, str):
-        given = {"restarts": restarts, "likelihood": likelihood, **settings}
-        given.update(model=None if model == "mlp" else model)
-        given.update(preset=None if preset == "default" else preset)
-        _refuse_for_built(given)
     place = resolve_device(device) if isinstance(method, str) else _place_of(method, device)
     limits = [] if time_limit is None else [TimeLimit(time_limit)]
     validate = partial(evaluation.validate, examples=examples, num_samples=num_samples, seed=seed)
