@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import gossamer.files
 import gossamer.train.assembly
 import gossamer.train.evaluation
 from gossamer.errors import NonFinite
@@ -263,3 +264,41 @@ def test_a_last_batch_of_one_example_is_left_out(tmp_path: Path, small: RunConfi
         small, model="resnet20", model_options={}, limit_train=65, epochs=1
     )
     assert train(config, tmp_path).step == 1
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_patience_ends_a_run_early_and_its_last_state_is_saved(
+    tmp_path: Path, small: RunConfig, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """The validation NLL is least after the second epoch; a second sitting knows that."""
+    config = dataclasses.replace(small, epochs=9, patience=3, checkpoint_every=every)
+    nlls = itertools.chain([2.0, 1.0], itertools.repeat(1.0))
+    monkeypatch.setattr(
+        gossamer.train.evaluation, "validate", lambda *args, **kwargs: {"nll": next(nlls)}
+    )
+    stopped = train(config, tmp_path / "a", stop=_After(20))
+    assert (stopped.status, stopped.epoch) == ("interrupted", 3)
+    result = train(None, tmp_path / "a", resume=True)
+    assert (result.status, result.epoch, result.step) == ("finished", 5, 25)
+    assert load_checkpoint(tmp_path / "a" / "checkpoints" / "step-00000025")["epoch"] == 5
+    again = train(None, tmp_path / "a", resume=True)
+    assert (again.status, again.epoch, again.step) == ("already_finished", 5, 25)
+    (tmp_path / "a" / "metrics.json").unlink()  # killed before the last file was written
+    again = train(None, tmp_path / "a", resume=True)
+    assert (again.status, again.epoch) == ("finished", 5)
+
+
+def test_loading_a_run_hashes_each_byte_once(
+    tmp_path: Path, small: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(small, tmp_path)
+    hashed: list[str] = []
+    real = gossamer.files.sha256
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(gossamer.files, "sha256", counted)
+    load_run(tmp_path)
+    assert sorted(hashed) == ["state.json", "tensors.safetensors"]
