@@ -1,8 +1,7 @@
 """Devices: names, refusals, what goes there, and what a checkpoint says elsewhere.
 
-There is no GPU where these tests run. What they show is that nothing stays behind on the CPU, that
-layers elsewhere get the masked backend, and that states travel; that the arithmetic of another
-device agrees is not shown here.
+There is no GPU where these tests run. Whole runs go to a pretended device instead, whose tensors
+refuse to meet those of the CPU. That the arithmetic of a real one agrees is not shown here.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from gossamer.ops import choose
 from gossamer.train import Batches, Examples, RunConfig, fit, load_run, resolve_device, train
 from gossamer.train.device import own_noise, portable
 from train.bits import same
+from train.pretended import pretending
 from train.sittings import Watch, assert_same_run
 
 META = torch.device("meta")
@@ -111,19 +111,23 @@ def test_a_state_goes_to_another_kind_of_device_without_its_backends() -> None:
     assert moved == {"model": {"w": 1}, "engines": {}, "backends": {}}
 
 
+class After:
+    """Asks to stop when it was asked so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
 @pytest.fixture
 def from_elsewhere(tmp_path: Path, small: RunConfig) -> Path:
     """A run that says it was begun on a GPU, stopped after its first epoch."""
     out = tmp_path / "run"
 
-    class After:
-        asked = 0
-
-        def is_set(self) -> bool:
-            self.asked += 1
-            return self.asked >= 5
-
-    train(small, out, stop=After())
+    train(small, out, stop=After(5))
     config, environment = out / "config.json", out / "environment.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "device": "cuda"}))
     environment.write_text(json.dumps({**json.loads(environment.read_text()), "device": "cuda:0"}))
@@ -160,3 +164,42 @@ def test_noise_is_given_back() -> None:
         inside = torch.rand(2)
     assert torch.rand(2).equal(expected)
     assert inside.equal(torch.rand(2, generator=torch.Generator().manual_seed(7)))
+
+
+def test_the_pretended_device_refuses_to_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the tests below would show nothing."""
+    with pretending(monkeypatch) as elsewhere:
+        x = torch.arange(3.0).to(elsewhere)
+        assert x.device == elsewhere
+        assert (2 * x + torch.ones(3, device=elsewhere)).cpu().tolist() == [1.0, 3.0, 5.0]
+        with pytest.raises(RuntimeError, match="mixes devices"):
+            x + torch.ones(3)
+
+
+@pytest.mark.filterwarnings("ignore:for .* copying from a non-meta parameter")
+@pytest.mark.parametrize("name", METHODS)
+def test_a_whole_run_goes_to_the_device(
+    tmp_path: Path, small: RunConfig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Steps, swaps or prunings, validation, checkpoints, evaluation; stopped once and resumed."""
+    options = small.method_options if name in ("ssvi", "rigl") else {}
+    config = dataclasses.replace(
+        small, method=name, method_options=options, noise="both", ood=("digits",), epochs=2
+    )
+    here = train(dataclasses.replace(config, backend="masked"), tmp_path / "here").metrics
+    with pretending(monkeypatch):
+        assert train(config, tmp_path / "there", stop=After(4)).status == "interrupted"
+        there = train(None, tmp_path / "there", resume=True).metrics
+        loaded = load_run(tmp_path / "there").method
+        left = [where for where, one in held(loaded.model) if one.device != META]
+        assert left == []
+        assert {layer.engine for layer in sparse_layers(loaded.model).values()} == {"masked"}
+    environment = json.loads((tmp_path / "there" / "environment.json").read_text())
+    assert environment["device"] == "meta"
+    assert here is not None
+    assert there is not None
+    # Noise off the CPU comes from another implementation of the same draws, equal to float32.
+    for key in set(here) - {"seconds", "checkpoint_bytes"}:
+        assert there[key] == pytest.approx(here[key], rel=1e-4, abs=1e-6), key
+    on_cpu = load_run(tmp_path / "there", device="cpu").method
+    assert {p.device.type for p in on_cpu.model.parameters()} == {"cpu"}

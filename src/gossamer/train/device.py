@@ -86,13 +86,25 @@ def own_noise(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def portable(state: dict[str, Any], saved_on: str, device: torch.device) -> dict[str, Any]:
-    """A method's state for another kind of device than it was saved on.
+    """A method's state, ready to be loaded on a device.
 
-    There each layer keeps the backend that it was built with: the saved one may not run.
+    Checkpoints are read on the CPU. What modules and optimisers hold follows them on its own; kept
+    samples are brought here. On another kind of device than it was saved on each layer keeps the
+    backend that it was built with: the saved one may not run.
     """
+    if device.type != "cpu" and "samples" in state:
+        state = {**state, "samples": _moved(state["samples"], device)}
     if torch.device(saved_on).type == device.type:
         return state
     return {**state, **{key: {} for key in _BACKENDS if key in state}}
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _moved(inner, device) for key, inner in value.items()}
+    return [_moved(inner, device) for inner in value] if isinstance(value, list) else value
 
 
 def _absent(name: str) -> InvalidValue:
