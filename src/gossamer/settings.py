@@ -126,7 +126,7 @@ def parse(name: str, text: str, hint: Any, next_step: str = "") -> Any:
     for kind in kinds:
         if kind is str and text:
             return text  # "3" and "true" are texts too, where a text is wanted
-        read = _listed(text, value) if _is_list_of_texts(kind) else value
+        read = _listed(text, value) if _element(kind) is str else value
         if _fits(read, kind):
             kept = _kept(name, read, kind)
             return list(kept) if isinstance(kept, tuple) else kept
@@ -272,10 +272,6 @@ def _kept(name: str, value: Any, kind: Any) -> Any:
     return tuple(value) if isinstance(value, list) and _plain(kind) is not Any else value
 
 
-def _is_list_of_texts(kind: Any) -> bool:
-    return _element(kind) is str
-
-
 def _listed(text: str, value: Any) -> Any:
     """What a list of texts is written as: names with commas between them, or JSON."""
     if text.lower() in ("", *_NONE):
@@ -284,9 +280,8 @@ def _listed(text: str, value: Any) -> Any:
 
 
 def _example(kinds: Sequence[Any]) -> str:
-    if any(_is_list_of_texts(kind) for kind in kinds):
-        return "e.g. a,b"
-    return "e.g. [64, 64]" if any(_element(kind) is int for kind in kinds) else ""
+    examples = {str: "e.g. a,b", int: "e.g. [64, 64]"}
+    return next((examples[e] for e in map(_element, kinds) if e in examples), "")
 
 
 def _check_json(name: str, value: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import doctest
+import importlib
 import itertools
 import json
 import math
@@ -311,3 +313,10 @@ def test_weights_are_refused_until_methods_take_them() -> None:
     x, y = points()
     with pytest.raises(InvalidData, match="are not used yet"):
         Examples(x, y, weight=torch.ones(120))
+
+
+@pytest.mark.parametrize("module", ["fitting", "restarts"])
+def test_the_examples_of_the_docstrings_run(module: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"gossamer.train.{module}"))
+    assert found.attempted > 0
+    assert found.failed == 0
