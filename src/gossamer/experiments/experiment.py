@@ -14,8 +14,7 @@ from gossamer.experiments.display import Display, default_display
 from gossamer.experiments.outcome import Outcome, Verdict
 from gossamer.experiments.pool import run_tasks
 from gossamer.experiments.task import ROWS, Task, Values
-from gossamer.train.atomic import TEMPORARY, read_json, write_json
-from gossamer.train.folder import gossamer_version
+from gossamer.files import TEMPORARY, gossamer_version, read_json, write_json
 
 _JSON, _MARKDOWN = "outcome.json", "outcome.md"
 _EARLIER = {"table.json": "table", "survey.json": "survey"}

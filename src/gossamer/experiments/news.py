@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Literal
 
 from gossamer.experiments.display import Display
-from gossamer.train.atomic import TEMPORARY
+from gossamer.files import TEMPORARY
 
 SECONDS_BETWEEN = 0.2
 """Between two news of one task, and two looks at them: more often than this nobody sees."""

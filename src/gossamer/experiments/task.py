@@ -15,9 +15,9 @@ import torch
 
 from gossamer.errors import CheckpointError
 from gossamer.experiments.news import Interrupted, Watch
+from gossamer.files import read_json, write_json
 from gossamer.report.quantities import format_number, quantity
 from gossamer.train import RunConfig, RunFolder, SilentProgress, train
-from gossamer.train.atomic import read_json, write_json
 
 Values = dict[str, Any]
 """JSON values."""
