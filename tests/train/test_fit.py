@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import gossamer
 import gossamer.train.evaluation
+from gossamer.data import DataSet, from_arrays
 from gossamer.errors import GossamerError, InvalidData, InvalidValue, NonFinite
 from gossamer.inference import METHODS, StepInfo
 from gossamer.models import build_model
@@ -258,33 +259,26 @@ def test_the_callers_generator_and_network_are_left_alone() -> None:
     assert same(dict(net.state_dict()), dict(before))
 
 
-class NoTest:
+def training_part_alone(config: RunConfig) -> DataSet:
     """A data set whose test and validation parts are absent."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self.full = load_dataset(config)
-        self.x_val = self.y_val = self.x_test = self.y_test = None
-        self.test = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.full, name)
+    return dataclasses.replace(load_dataset(config), validation=None, test=None)
 
 
 def test_neither_a_test_nor_a_validation_part_is_needed(small: RunConfig) -> None:
-    data: Any = NoTest(small)
+    data = training_part_alone(small)
     result = fit(data, "sgd", epochs=1)
     assert result.history[0].val == {}
     for option in ({"patience": 2}, {"select": "best"}, {"restarts": Restarts(2)}):
         with pytest.raises(InvalidValue, match="needs a validation part"):
             fit(data, "sgd", epochs=1, **option)  # type: ignore[arg-type]
-    with pytest.raises(InvalidData, match="have no test part"):
+    with pytest.raises(InvalidData, match="test part of digits: is absent"):
         gossamer.train.evaluation.evaluate(result.method, data)
 
 
 def test_a_run_says_before_it_starts_that_there_is_no_test_part(
     tmp_path: Path, small: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gossamer.train.assembly, "load_dataset", NoTest)
+    monkeypatch.setattr(gossamer.train.assembly, "load_dataset", training_part_alone)
     with pytest.raises(InvalidData, match="have no test part; give one, or set evaluate_on"):
         train(small, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
@@ -309,10 +303,25 @@ def test_what_is_wrong_is_told_in_one_line(options: dict[str, Any], said: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_weights_are_refused_until_methods_take_them() -> None:
+def test_examples_of_weight_0_do_not_count() -> None:
+    """Their labels may then be anything; where all weights are 1 nothing changes at all."""
     x, y = points()
-    with pytest.raises(InvalidData, match="are not used yet"):
-        Examples(x, y, weight=torch.ones(120))
+    weight = (torch.arange(120) % 3 > 0).float()
+    wrong, net = torch.where(weight > 0, y, 1 - y), network()
+
+    def fitted(target: Tensor, weights: Tensor | None) -> list[Tensor]:
+        data = from_arrays(
+            x, target, task="classification", weight=weights, validation_fraction=0.0
+        )
+        return list(fit(data, "sgd", net, epochs=2).method.model.parameters())
+
+    plain, ones = fitted(y, None), fitted(y, torch.ones(120))
+    assert all(torch.equal(a, b) for a, b in zip(plain, ones, strict=True))
+    some, others = fitted(y, weight), fitted(wrong, weight)
+    assert all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(some, plain, strict=True))
+    with pytest.raises(InvalidData, match=r"weight = \(3,\): must be \(120,\)"):
+        Examples(x, y, weight=torch.ones(3))
 
 
 @pytest.mark.parametrize("module", ["fitting", "restarts"])

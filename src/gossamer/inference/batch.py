@@ -16,8 +16,8 @@ class Batch(NamedTuple):
         x: Inputs ``[B, ...]``.
         y: Targets ``[B, ...]``.
         weight: Weight of each example ``[B]``, or ``None`` for 1 each. An example of weight 2
-            counts as two. The loss is the mean of weight · nll over the batch, so that ``num_data``
-            is the sum of all weights; give them a mean of 1 to keep the number of examples.
+            counts as two: the loss is the mean of weight · nll over the rows of the batch, and
+            ``num_data`` stays the number of rows.
     """
 
     x: Tensor

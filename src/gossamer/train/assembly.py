@@ -90,7 +90,7 @@ def assemble(
     """
     dataset = load_dataset(config)
     # Asked by its name, not by its tensors: nothing looks at the test part before the end.
-    if config.evaluate_on == "test" and getattr(dataset, "test", True) is None:
+    if config.evaluate_on == "test" and dataset.test is None:
         raise InvalidData(
             "data", config.data, "have no test part", "give one, or set evaluate_on=validation"
         )

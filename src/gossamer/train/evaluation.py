@@ -28,7 +28,7 @@ from gossamer.metrics import (
 from gossamer.nn import BayesianLayer, Noise, summary, weights_of
 from gossamer.prediction import ClassPrediction, Prediction, RealPrediction, predict
 from gossamer.train.device import device_of
-from gossamer.train.examples import Examples, Pair, validation_part
+from gossamer.train.examples import Examples, Pair
 
 _HISTOGRAM_BINS = 40
 _CURVE_POINTS = 200
@@ -115,7 +115,9 @@ def validate(method: Method, examples: Examples, *, num_samples: int, seed: int)
         InvalidData: There is no validation part.
     """
     if examples.validation is None:
-        raise _absent("validation")
+        raise InvalidData(
+            "validation part", None, "is absent", "give one to fit, or a data set that has one"
+        )
     x, y = examples.validation
     prediction = _predict(method, x, num_samples, "weight", seed)
     if isinstance(prediction, ClassPrediction):
@@ -129,19 +131,10 @@ def validate(method: Method, examples: Examples, *, num_samples: int, seed: int)
 
 
 def _part(dataset: DataSet, part: str) -> Pair:
+    """Inputs and targets; the data set says how to get a part that it has not."""
     if part == "val":
-        found = validation_part(dataset)
-        if found is None:
-            raise _absent("validation")
-        return found
-    x, y = dataset.x_test, dataset.y_test
-    if x is None:
-        raise _absent("test")
-    return x, y
-
-
-def _absent(part: str) -> InvalidData:
-    return InvalidData("data", None, f"have no {part} part", "give one, or look at another part")
+        return dataset.x_val, dataset.y_val
+    return dataset.x_test, dataset.y_test
 
 
 def _predict(method: Method, x: Tensor, num_samples: int, noise: Noise, seed: int) -> Prediction:

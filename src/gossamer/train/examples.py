@@ -9,8 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gossamer.data import DataSet, Preparation, batches
+from gossamer.data import DataSet, Preparation, Rows, row_batches
 from gossamer.errors import InvalidData, InvalidValue
+from gossamer.inference import Batch
 
 Pair = tuple[Tensor, Tensor]
 
@@ -41,9 +42,9 @@ class Examples:
                 raise InvalidData(
                     f"x{name}", f"{len(pair[0])} rows", f"must have as many as y: {len(pair[1])}"
                 )
-        if self.weight is not None:
+        if self.weight is not None and self.weight.shape != (len(self.x),):
             raise InvalidData(
-                "weight", f"{len(self.weight)} rows", "are not used yet", "leave them out"
+                "weight", tuple(self.weight.shape), f"must be ({len(self.x)},), one per example"
             )
 
     @classmethod
@@ -52,20 +53,11 @@ class Examples:
         return cls(
             dataset.x_train,
             dataset.y_train,
-            validation_part(dataset),
-            weight=getattr(dataset, "weight_train", None),
+            None if dataset.validation is None else (dataset.x_val, dataset.y_val),
+            weight=dataset.weight_train,
             augment=dataset.augment,
             preparation=dataset.preparation,
         )
-
-
-def validation_part(dataset: DataSet) -> Pair | None:
-    """Inputs and targets of the validation part, or ``None`` where there is none."""
-    try:
-        x, y = dataset.x_val, dataset.y_val
-    except InvalidData:  # a data set may say so by this error
-        return None
-    return None if x is None else (x, y)
 
 
 class Feed(Protocol):
@@ -76,7 +68,7 @@ class Feed(Protocol):
         """Batches of a whole epoch."""
         ...
 
-    def epoch(self, order: torch.Generator, start: int) -> Iterator[Pair]:
+    def epoch(self, order: torch.Generator, start: int) -> Iterator[Batch]:
         """An epoch's batches from number ``start`` on; ``order`` alone decides which they are."""
         ...
 
@@ -110,19 +102,20 @@ class Batches:
         """Batches of a whole epoch."""
         return steps_per_epoch(len(self._examples.x), self._size)
 
-    def epoch(self, order: torch.Generator, start: int) -> Iterator[Pair]:
+    def epoch(self, order: torch.Generator, start: int) -> Iterator[Batch]:
         """See :class:`Feed`."""
-        found = batches(
-            self._examples.x,
-            self._examples.y,
+        examples = self._examples
+        found = row_batches(
+            Rows(examples.x, examples.y, examples.weight),
             self._size,
             order,
-            augment=self._examples.augment,
+            augment=examples.augment,
             drop_last=self._drop_last,
             start=start,
         )
-        for x, y in found:
-            yield x.to(self._device), y.to(self._device)
+        for rows in found:
+            weight = None if rows.weight is None else rows.weight.to(self._device)
+            yield Batch(rows.x.to(self._device), rows.y.to(self._device), weight)
 
 
 def steps_per_epoch(count: int, batch_size: int) -> int:

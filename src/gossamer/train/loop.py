@@ -200,10 +200,10 @@ class Fit:
         while self.epoch < last and not self.is_done:
             self._clock = time.perf_counter()
             self._order.set_state(self._epoch_start)
-            for x, y in self.feed.epoch(self._order, self.position):
-                info = self.method.step((x, y))
+            for batch in self.feed.epoch(self._order, self.position):
+                info = self.method.step(batch)
                 self.position += 1
-                self._note(info, len(x))
+                self._note(info, len(batch.x))
                 if self._must_stop() and self.position < self.feed.steps_per_epoch:
                     return self._stop()
             self._end_epoch(info, validates=(self.epoch + 1) in (last, self.epochs))
