@@ -153,7 +153,7 @@ class TestGaussian:
             opt.zero_grad()
             (-lik.log_lik(output.expand(400, columns), target)).mean().backward()
             opt.step()
-        mean, std = lik.moments(output.detach().expand(400, columns))
+        mean, std = lik.mean_and_noise(output.detach().expand(400, columns))
         # Adam at a fixed rate of 0.05 ends within a few per cent.
         assert std[0].item() == pytest.approx(float(target.std(correction=0)), rel=0.05)
         assert mean[0].item() == pytest.approx(float(target.mean()), abs=0.02)

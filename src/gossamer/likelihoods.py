@@ -28,6 +28,10 @@ class Likelihood(nn.Module):
     has_noise = False
     """Whether there is a scale of noise beside the output."""
 
+    def options(self) -> dict[str, Any]:
+        """What ``make_likelihood`` needs beside the name to make another of its kind."""
+        return {}
+
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Log-likelihood of each example: ``[B]``."""
         raise InvalidValue("likelihood", self.name, "must define log_lik")
@@ -104,7 +108,11 @@ class Gaussian(Likelihood):
             # Targets are standardised, so a noise of half their spread is neutral.
             self.raw_noise_std = nn.Parameter(raw_from_std(torch.tensor(0.5)))
 
-    def moments(self, output: Tensor) -> tuple[Tensor, Tensor]:
+    def options(self) -> dict[str, Any]:
+        """``noise_std`` as it was given."""
+        return {"noise_std": self.noise_std}
+
+    def mean_and_noise(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of the target, each ``[B]`` or ``[B, D]``."""
         if self.noise_std == "head":
             if output.shape[-1] % 2:
@@ -122,7 +130,7 @@ class Gaussian(Likelihood):
 
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum over elements of the normal log-density."""
-        mean, std = self.moments(output)
+        mean, std = self.mean_and_noise(output)
         matched, target = match(mean, target)
         z = (target - matched) / std.reshape(matched.shape)
         return _per_example(

@@ -49,7 +49,9 @@ def test_a_damaged_checkpoint_is_refused(
     gossamer: Callable[..., Any], trained: Path, damage: str
 ) -> None:
     shutil.copytree(trained, "run")
-    for file in Path("run/checkpoints").glob("*/tensors.safetensors"):
+    files = [*Path("run").glob("posterior.*"), *Path("run").glob("*/*/tensors.safetensors")]
+    assert len(files) >= 2
+    for file in files:
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
         if damage == "remove":
@@ -67,8 +69,11 @@ def test_one_damaged_checkpoint_is_passed_over_with_a_notice(
     shutil.copytree(trained, "run")
     newest = max(Path("run/checkpoints").glob("step-*"))
     (newest / "state.json").write_text("{}")
+    assert gossamer("evaluate", "run", "--json").json["step"] == int(newest.name[5:])
+    Path("run/posterior.safetensors").write_bytes(b"")
     answer = gossamer("evaluate", "run", "--json")
     assert answer.code == 0
+    assert "posterior is damaged" in answer.err
     assert f"{newest.name} is damaged" in answer.err
     assert answer.json["step"] < int(newest.name.removeprefix("step-"))
 

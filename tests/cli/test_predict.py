@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from gossamer import predict
-from gossamer.cli.answers import answer_columns
 from gossamer.data import Preparation
 from gossamer.data.prepare import Column, TableInput, ValueTarget
 from gossamer.prediction import RealPrediction
+from gossamer.prediction.table import answer_columns
 from gossamer.train import load_run
 
 NAMES = ("setosa", "versi color", "7")
@@ -151,7 +151,7 @@ def test_answers_equal_those_of_the_library(
     rows = gossamer("predict", house_run, "new.csv", "--json", "--num-samples", "3").json["rows"]
     loaded = load_run(house_run)
     columns = {name: np.array(values, dtype=object) for name, values in new.items()}
-    prediction = predict(loaded.method, loaded.preparation.prepare(columns), 3, seed=0)
+    prediction = predict(loaded.posterior, loaded.preparation.prepare(columns), 3, seed=0)
     target = json.loads((house_run / "preparation.json").read_text())["target"]
     mean = target["mean"][0] + target["scale"][0] * prediction.mean.double()
     assert [row["mean"] for row in rows] == pytest.approx(mean.tolist(), rel=1e-12)

@@ -68,8 +68,8 @@ def test_build(name):
     assert method.name == name
     assert isinstance(method.model, nn.Module)
     assert isinstance(method.likelihood, gs.Categorical)
-    assert method.max_samples is None or method.max_samples >= 1
-    assert isinstance(method.samples_by_noise, bool)
+    assert method.posterior().max_samples is None or method.posterior().max_samples >= 1
+    assert isinstance(method.posterior().draws.by_noise, bool)
     run(method, 2)
     assert type(net[0]) is nn.Linear, "the network is copied"
     for key, value in net.state_dict().items():
@@ -117,13 +117,13 @@ def test_sampling(name):
     outside = method.model(x)
 
     def drawn(index: int, seed: int) -> torch.Tensor:
-        with method.sample(index, seed=seed, noise="weight") as net:
+        with method.posterior().draws.sample(index, seed=seed, noise="weight") as net:
             return net(x).detach()
 
     assert torch.equal(drawn(0, 7), drawn(0, 7))
-    if method.max_samples is None:
+    if method.posterior().max_samples is None:
         assert not torch.equal(drawn(0, 7), drawn(1, 8))
-    with pytest.raises(KeyError), method.sample(0, seed=1, noise="weight"):
+    with pytest.raises(KeyError), method.posterior().draws.sample(0, seed=1, noise="weight"):
         raise KeyError
     assert torch.equal(method.model(x), outside), "the context leaves no trace"
 

@@ -19,7 +19,16 @@ from gossamer.experiments.cvadam2023.paths import EXPERIMENT, Observed, observe
 from gossamer.metrics import accuracy
 from gossamer.prediction import predict
 from gossamer.report.path_figures import choose_channels
-from gossamer.train import RunConfig, load_dataset, load_run, train
+from gossamer.train import (
+    RunConfig,
+    RunFolder,
+    latest,
+    load_checkpoint,
+    load_dataset,
+    load_run,
+    train,
+)
+from gossamer.train.assembly import build_method
 
 EPOCHS = 4
 
@@ -51,14 +60,17 @@ def test_the_watched_run_is_a_run(
     """Same seed, same steps: weights, masks and accuracy at the end are those of ``train``."""
     for pruning in ("dfp", "dpf"):
         result = train(of(config, pruning), tmp_path / pruning)
-        method = load_run(tmp_path / pruning).method
+        posterior = load_run(tmp_path / pruning).posterior
+        method = build_method(*RunFolder(tmp_path / pruning).read_config())
+        found = latest(tmp_path / pruning / "checkpoints")
+        assert found is not None
+        method.load_state_dict(load_checkpoint(found.path)["method"])
         course = seen[pruning].course
         assert course.hard_sparsity[-1] == pytest.approx(result.metrics["sparsity"], abs=1e-12)
         data = load_dataset(config)
-        last = predict(method, data.x_val, 1)
+        last = predict(posterior, data.x_val, 1)
         assert course.accuracy[-1] == accuracy(last.probs, data.y_val)
-        with method.sample(0, seed=0, noise="weight") as network:
-            kept = network.get_submodule("conv2").weight.abs().amax((0, 2, 3)) > 0
+        kept = posterior.network().get_submodule("conv2").weight.abs().amax((0, 2, 3)) > 0
         weight = method.model.get_submodule("conv2").weight.detach()  # DPF: masked ones too
         channels = seen[pruning].channels
         assert [one.kept for one in channels] == kept.tolist()

@@ -124,7 +124,10 @@ def test_scores_are_of_the_samples_they_name() -> None:
     x = torch.from_numpy(problem.simulation.x_test)
     outputs = []
     for index in range(len(method.samples)):
-        with method.sample(index, seed=0, noise="weight") as network, torch.no_grad():
+        with (
+            method.posterior().draws.sample(index, seed=0, noise="weight") as network,
+            torch.no_grad(),
+        ):
             outputs.append(network(x)[:, 0])
     stacked = torch.stack(outputs).double()
     y = torch.from_numpy(problem.simulation.y_test).double()

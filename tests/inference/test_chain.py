@@ -117,14 +117,14 @@ def test_predictions_average_the_kept_networks(name, sparsity):
     method = build(name, cycles=2, samples_per_cycle=2, sample_every=3, sparsity=sparsity)
     x_new = torch.randn(7, 5)
     nets, steps = [], []
-    assert method.max_samples == 1
+    assert method.posterior().max_samples == 1
     for number in range(1, TOTAL + 1):
         method.step((x, y))
         if number in method.sample_steps:
             steps.append(number)
             nets.append(copy.deepcopy(method.model).eval())
     assert steps == [17, 20, 37, 40]
-    assert method.max_samples == len(method.samples) == 4
+    assert method.posterior().max_samples == len(method.samples) == 4
     with torch.no_grad():
         probs = torch.stack([net(x_new).softmax(-1) for net in nets])
     for count in (1, 2, 4, 9):
@@ -173,7 +173,7 @@ def test_sampling_leaves_no_trace(name, steps):
 
     gs.predict(method, x, 3)
     check()
-    with pytest.raises(KeyError), method.sample(0, seed=1, noise="weight"):
+    with pytest.raises(KeyError), method.posterior().draws.sample(0, seed=1, noise="weight"):
         raise KeyError
     check()
     with torch.inference_mode():
@@ -187,7 +187,7 @@ def test_a_sample_that_does_not_exist():
     x, y = data()
     method.step((x, y))
     method.step((x, y))
-    with pytest.raises(IndexError), method.sample(2, seed=0, noise="weight"):
+    with pytest.raises(IndexError), method.posterior().draws.sample(2, seed=0, noise="weight"):
         pass
 
 
@@ -286,7 +286,7 @@ def test_cv_adam_draws_have_mean_mu_and_spread_alpha_tau():
     draws = 1500
     held: dict[str, list[torch.Tensor]] = {n: [] for n, _ in method.model.named_parameters()}
     for seed in range(draws):
-        with method.sample(0, seed=seed, noise="weight") as net:
+        with method.posterior().draws.sample(0, seed=seed, noise="weight") as net:
             for n, p in net.named_parameters():
                 held[n].append(p.detach().clone())
     factor = 0.5 * (1.0 + math.cos(math.pi * 24 / TOTAL))
@@ -310,7 +310,7 @@ def test_cv_adam_has_any_number_of_samples_and_keeps_none():
     x, y = data()
     for _ in range(TOTAL):
         method.step((x, y))
-    assert method.max_samples is None
+    assert method.posterior().max_samples is None
     assert "samples" not in method.state_dict()
     assert gs.predict(method, x, 20).samples.shape[0] == 20
 

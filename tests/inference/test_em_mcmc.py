@@ -229,7 +229,7 @@ def test_samples_from_before_and_after_shrinking_all_predict(pruning):
     )
     for key, value in method.model.state_dict().items():
         assert torch.equal(value, before[key]), "the present support is back"
-    with pytest.raises(KeyError), method.sample(3, seed=0, noise="weight"):
+    with pytest.raises(KeyError), method.posterior().draws.sample(3, seed=0, noise="weight"):
         raise KeyError
     assert method.model.state_dict().keys() == before.keys()
     for key, value in method.model.state_dict().items():

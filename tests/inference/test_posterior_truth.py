@@ -122,7 +122,7 @@ def test_logistic_regression_has_the_predictive_of_a_quadrature(name):
     method = run(name, "bernoulli", x, y, precision=1.0, lr=0.8)
     found = []
     for index in range(CYCLES):
-        with torch.no_grad(), method.sample(index, seed=0, noise="weight") as net:
+        with torch.no_grad(), method.posterior().draws.sample(index, seed=0, noise="weight") as net:
             found.append(torch.sigmoid(net(x_new).double()))
     assert_agrees(torch.stack(found), *quadrature(x, y, x_new, precision=1.0))
 
@@ -172,7 +172,7 @@ def test_logistic_regression_in_eight_dimensions_agrees_with_nuts(name):
     method = run(name, "bernoulli", x, y, precision=1.0, lr=0.5)
     found = []
     for index in range(CYCLES):
-        with torch.no_grad(), method.sample(index, seed=0, noise="weight") as net:
+        with torch.no_grad(), method.posterior().draws.sample(index, seed=0, noise="weight") as net:
             found.append(torch.sigmoid(net(x_new).double()))
     assert error < 0.01
     assert_agrees(torch.stack(found), mean, variance, bias=BIAS + 4.0 * error)

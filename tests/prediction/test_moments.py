@@ -16,7 +16,7 @@ from gossamer.models import norm_relu
 from gossamer.nn import BayesianLayer
 from gossamer.nn.batchnorm import use_native_batchnorm
 from gossamer.prediction.moments import Moments, rule_of
-from gossamer.prediction.propagate import propagate, record
+from gossamer.prediction.moments.propagate import propagate, record
 
 PLAIN = {
     "linear": (nn.Linear(5, 4), (3, 5)),

@@ -11,22 +11,23 @@ import gossamer as gs
 from cases.zoo import BACKENDS, MODELS, SelfAttention, TwoNames, convnet, ids, mlp
 from gossamer.nn import NeedsOwnPass, base, sampling_together
 from gossamer.ops import fold_seed
+from gossamer.prediction import NoiseDraws, Posterior
 from gossamer.prediction.passes import (
     MEETING_ROWS,
     PASS_ROWS,
+    ROW_BLOCK,
     SHARED_IMAGES,
     SHARED_ROWS,
     Passes,
     passes_of,
 )
-from gossamer.prediction.source import Network
 
 every_model = pytest.mark.parametrize("case", MODELS, ids=ids(MODELS))
 every_engine = pytest.mark.parametrize("engine", BACKENDS)
 
 
 def passes(model: nn.Module, num_samples: int, noise: str, seed: int = 3) -> Passes:
-    return Passes(Network(model.eval(), gs.Categorical()), num_samples, noise, seed)
+    return Passes(NoiseDraws(model.eval()), num_samples, noise, seed)
 
 
 def count_passes(model: nn.Module) -> list[int]:
@@ -248,21 +249,23 @@ class TestWhoMayNot:
         """Samples that differ by more than noise are asked for one by one."""
 
         class Stored:
-            likelihood = gs.Categorical()
             max_samples = 3
-            samples_by_noise = False
+            by_noise = False
+            uses_seed = False
 
             def __init__(self) -> None:
-                self.model = nn.Linear(6, 3)
+                self.network = nn.Linear(6, 3)
                 self.asked: list[int] = []
 
             def sample(self, index, *, seed, noise):
                 self.asked.append(index)
-                return gs.sampling(self.model, seed=seed, noise=noise)
+                return gs.sampling(self.network, seed=seed, noise=noise)
 
-        source = Stored()
-        assert gs.predict(source, torch.randn(2, 6), 10, noise="local").samples.shape[0] == 3
-        assert source.asked == [0, 1, 2]
+        draws = Stored()
+        posterior = Posterior(draws, gs.Categorical())
+        x = torch.randn(2 * ROW_BLOCK + 3, 6)
+        assert posterior.predict(x, 10, noise="local").samples.shape[0] == 3
+        assert draws.asked == [0, 1, 2], "once for all blocks"
 
     def test_an_output_without_the_axis_of_rows(self):
         class Total(nn.Module):

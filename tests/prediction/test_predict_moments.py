@@ -13,10 +13,10 @@ from torch import nn
 import gossamer as gs
 from gossamer.errors import InvalidData, InvalidValue
 from gossamer.models import build_model
-from gossamer.prediction import ClassPrediction, RealPrediction
+from gossamer.prediction import ClassPrediction, Posterior, RealPrediction, StoredDraws
 from gossamer.prediction.passes import ROW_BLOCK
 
-module = importlib.import_module("gossamer.prediction.predict_moments")
+module = importlib.import_module("gossamer.prediction.moments.predict")
 
 
 class TestReal:
@@ -170,11 +170,11 @@ class TestManners:
         torch.testing.assert_close(pred.aleatoric, torch.full((4,), 0.3), rtol=1e-6, atol=0)
 
     def test_refusals(self):
-        class Stored:
-            model, likelihood, max_samples = nn.Linear(5, 3), gs.Categorical(), 4
-            samples_by_noise = False
-
+        net = nn.Linear(5, 3)
+        stored = Posterior(StoredDraws(net, [net.state_dict()]), gs.Categorical())
         with pytest.raises(InvalidValue, match="no Gaussian posterior"):
-            gs.predict_moments(Stored(), torch.randn(2, 5))
+            gs.predict_moments(stored, torch.randn(2, 5))
+        with pytest.raises(InvalidValue, match="a model, a method or a posterior"):
+            gs.predict_moments("bnn", torch.randn(2, 5))
         with pytest.raises(InvalidData, match="at least one row"):
             gs.predict_moments(nn.Linear(5, 3), torch.randn(0, 5))

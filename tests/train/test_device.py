@@ -193,7 +193,7 @@ def test_a_whole_run_goes_to_the_device(
         loaded = load_run(tmp_path / "there").method
         left = [where for where, one in held(loaded.model) if one.device != META]
         assert left == []
-        assert {layer.engine for layer in sparse_layers(loaded.model).values()} == {"masked"}
+        assert {layer.backend.name for layer in sparse_layers(loaded.model).values()} == {"masked"}
     environment = json.loads((tmp_path / "there" / "environment.json").read_text())
     assert environment["device"] == "meta"
     assert here is not None

@@ -14,16 +14,21 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import gossamer.train.assembly
 from gossamer.errors import CheckpointError, UnknownName
+from gossamer.nn import sparse_layers
 from gossamer.prediction import predict
 from gossamer.train import (
     LoadedRun,
     RunConfig,
+    RunFolder,
     evaluate,
+    latest,
+    load_checkpoint,
     load_dataset,
     load_ood_inputs,
     load_run,
     train,
 )
+from gossamer.train.assembly import build_method
 
 
 @pytest.fixture
@@ -38,8 +43,8 @@ def test_classification_against_scikit_learn(classes: LoadedRun) -> None:
         ("test", dataset.x_test, dataset.y_test),
         ("val", dataset.x_val, dataset.y_val),
     ):
-        metrics, curves = evaluate(classes.method, dataset, part=part, num_samples=3, seed=5)  # type: ignore[arg-type]
-        probs = predict(classes.method, x, 3, seed=5).probs.double().numpy()  # type: ignore[union-attr]
+        metrics, curves = evaluate(classes.posterior, dataset, part=part, num_samples=3, seed=5)  # type: ignore[arg-type]
+        probs = predict(classes.posterior, x, 3, seed=5).probs.double().numpy()  # type: ignore[union-attr]
         right = probs.argmax(1) == y.numpy()
         assert metrics["accuracy"] == accuracy_score(y, probs.argmax(1))
         # float32 probabilities against their float64 copies, renormalised by scikit-learn.
@@ -56,9 +61,9 @@ def test_classification_against_scikit_learn(classes: LoadedRun) -> None:
 
 def test_both_noise_modes(classes: LoadedRun) -> None:
     dataset = load_dataset(classes.config)
-    both, _ = evaluate(classes.method, dataset, noise="both", num_samples=2)
-    weight, _ = evaluate(classes.method, dataset, noise="weight", num_samples=2)
-    local, _ = evaluate(classes.method, dataset, noise="local", num_samples=2)
+    both, _ = evaluate(classes.posterior, dataset, noise="both", num_samples=2)
+    weight, _ = evaluate(classes.posterior, dataset, noise="weight", num_samples=2)
+    local, _ = evaluate(classes.posterior, dataset, noise="local", num_samples=2)
     scores = [k for k in weight if k not in ("nnz", "sparsity")]
     assert both == {**weight, **{f"{k}_local": local[k] for k in scores}}
     assert both["nll"] != both["nll_local"]
@@ -67,10 +72,10 @@ def test_both_noise_modes(classes: LoadedRun) -> None:
 def test_out_of_distribution_inputs(classes: LoadedRun) -> None:
     dataset = load_dataset(classes.config)
     inputs = {"noise": torch.rand(50, 1, 8, 8), "zeros": torch.zeros(20, 1, 8, 8)}
-    metrics, curves = evaluate(classes.method, dataset, ood=inputs, num_samples=2)
-    inside = predict(classes.method, dataset.x_test, 2).entropy  # type: ignore[union-attr]
+    metrics, curves = evaluate(classes.posterior, dataset, ood=inputs, num_samples=2)
+    inside = predict(classes.posterior, dataset.x_test, 2).entropy  # type: ignore[union-attr]
     for name, suffix in (("noise", ""), ("zeros", "_zeros")):
-        outside = predict(classes.method, inputs[name], 2).entropy  # type: ignore[union-attr]
+        outside = predict(classes.posterior, inputs[name], 2).entropy  # type: ignore[union-attr]
         labels = [0] * len(inside) + [1] * len(outside)
         expected = roc_auc_score(labels, torch.cat([inside, outside]).numpy())
         # torchmetrics integrates in float32.
@@ -106,7 +111,7 @@ def test_regression_in_original_units_against_scipy(
     reported = train(config, tmp_path).metrics
     run = load_run(tmp_path)
     dataset = load_dataset(config)
-    prediction: Any = predict(run.method, dataset.x_test, 2, seed=config.seed)
+    prediction: Any = predict(run.posterior, dataset.x_test, 2, seed=config.seed)
     scale, centre = dataset.preparation.target.scale, dataset.preparation.target.mean  # type: ignore[union-attr]
     means = prediction.samples.double().numpy() * scale + centre
     stds = prediction.noise.double().numpy() * scale
@@ -126,8 +131,8 @@ def test_regression_in_original_units_against_scipy(
     assert curves["intervals"]["observed"] == observed
     assert "reliability" not in curves
     far = 100 * torch.randn(9, 10)
-    metrics, _ = evaluate(run.method, dataset, num_samples=2, ood={"far": far})
-    outside: Any = predict(run.method, far, 2)
+    metrics, _ = evaluate(run.posterior, dataset, num_samples=2, ood={"far": far})
+    outside: Any = predict(run.posterior, far, 2)
     labels = [0] * len(target) + [1] * len(far)
     expected = roc_auc_score(labels, torch.cat([prediction.std, outside.std]).numpy())
     assert metrics["auroc"] == pytest.approx(expected, abs=1e-5)  # torchmetrics: float32
@@ -142,7 +147,7 @@ def test_two_classes_from_one_logit(tmp_path: Path, small: RunConfig) -> None:
     assert 0.5 < metrics["accuracy"] <= 1.0
     run = load_run(tmp_path)
     dataset = load_dataset(config)
-    assert predict(run.method, dataset.x_test, 1).probs.shape == (len(dataset.x_test), 2)  # type: ignore[union-attr]
+    assert predict(run.posterior, dataset.x_test, 1).probs.shape == (len(dataset.x_test), 2)  # type: ignore[union-attr]
 
 
 def test_a_deterministic_method_has_no_std_histogram(tmp_path: Path, small: RunConfig) -> None:
@@ -154,7 +159,7 @@ def test_a_deterministic_method_has_no_std_histogram(tmp_path: Path, small: RunC
 @pytest.mark.parametrize("options", [{"noise": "some"}, {"part": "train"}])
 def test_unknown_words_are_refused(classes: LoadedRun, options: dict[str, Any]) -> None:
     with pytest.raises(UnknownName):
-        evaluate(classes.method, load_dataset(classes.config), **options)
+        evaluate(classes.posterior, load_dataset(classes.config), **options)
 
 
 def test_a_loaded_run_needs_no_data_and_leaves_the_generator_alone(
@@ -172,7 +177,7 @@ def test_a_loaded_run_needs_no_data_and_leaves_the_generator_alone(
     assert torch.get_rng_state().equal(before)
     assert (run.config, run.step, run.notice) == (small, 15, None)
     assert run.preparation == dataset.preparation
-    metrics, _ = evaluate(run.method, dataset, num_samples=2, seed=small.seed)
+    metrics, _ = evaluate(run.posterior, dataset, num_samples=2, seed=small.seed)
     assert reported is not None
     assert metrics == {k: reported[k] for k in metrics}
 
@@ -193,6 +198,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_notice(
 ) -> None:
     train(small, tmp_path)
     (tmp_path / "checkpoints" / "step-00000015" / "state.json").write_text("")
+    assert load_run(tmp_path).step == 15, "the posterior of a finished run needs no checkpoint"
+    (tmp_path / "posterior.safetensors").unlink()
     run = load_run(tmp_path)
     assert run.step == 10
     assert run.notice is not None
@@ -234,6 +241,7 @@ def test_a_run_of_another_version_with_another_setting_is_refused_by_name(
 
 def test_a_run_without_a_checkpoint_says_how_to_go_on(tmp_path: Path, small: RunConfig) -> None:
     train(dataclasses.replace(small, epochs=1), tmp_path)
+    (tmp_path / "posterior.safetensors").unlink()
     for path in (tmp_path / "checkpoints").glob("step-*"):
         path.rename(tmp_path / path.name)
     with pytest.raises(CheckpointError, match="has no checkpoint yet; train on with: gossamer"):
@@ -251,14 +259,18 @@ def test_size_is_that_of_the_network_that_predicts(
     )
     metrics = train(config, tmp_path / "run").metrics
     assert metrics is not None
-    method = load_run(tmp_path / "run").method
-    with method.sample(0, seed=0, noise="weight") as network:
-        layers = [m for m in network.modules() if hasattr(m, "weight_values")]
-        kept = sum(int(layer.weight.count_nonzero()) for layer in layers)
-        total = sum(layer.weight.numel() for layer in layers)
+    network = load_run(tmp_path / "run").posterior.network()
+    layers = [m for m in network.modules() if hasattr(m, "weight_values")]
+    kept = sum(int(layer.weight.count_nonzero()) for layer in layers)
+    total = sum(layer.weight.numel() for layer in layers)
     assert kept == total / 2
     assert (metrics["nnz"], metrics["sparsity"]) == (kept, 0.5)
-    held = sum(layer.weight_values.numel() for layer in layers)
+    assert sum(layer.weight_values.numel() for layer in layers) == kept
+    method = build_method(*RunFolder(tmp_path / "run").read_config())
+    found = latest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    method.load_state_dict(load_checkpoint(found.path)["method"])
+    held = sum(layer.leading().numel() for layer in sparse_layers(method.model).values())
     assert held == (kept if pruning == "dfp" else total)
     curves = json.loads((tmp_path / "run" / "curves.json").read_text())
     assert sum(layer["nnz"] for layer in curves["layers"]) == kept

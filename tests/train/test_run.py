@@ -44,6 +44,7 @@ def test_a_run_leaves_the_files_of_the_contract(tmp_path: Path, small: RunConfig
         "curves.json",
         "environment.json",
         "metrics.json",
+        "posterior.safetensors",
         "preparation.json",
         "record.jsonl",
     ]
@@ -141,7 +142,7 @@ def test_select_best_tests_the_best_state(
     assert second.status == "interrupted"
     loaded = load_run(tmp_path / "last")
     assert loaded.step == 10
-    expected, _ = evaluate(loaded.method, load_dataset(small), num_samples=2, seed=small.seed)
+    expected, _ = evaluate(loaded.posterior, load_dataset(small), num_samples=2, seed=small.seed)
     assert tested is not None
     assert {k: tested[k] for k in expected} == expected
 
@@ -186,7 +187,7 @@ def test_while_settings_are_chosen_the_test_part_is_not_looked_at(
     result = train(config, tmp_path / "run")
     run, dataset = load_run(tmp_path / "run"), load_dataset(config)
     expected, _ = evaluate(
-        run.method, dataset, part="val", num_samples=config.num_samples, seed=config.seed
+        run.posterior, dataset, part="val", num_samples=config.num_samples, seed=config.seed
     )
     assert result.metrics is not None
     assert result.metrics["nll"] == expected["nll"]

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
             "data", config.data, "is not what the run was trained on", "restore the old data"
         )
     metrics, _ = evaluate(
-        loaded.method,
+        loaded.posterior,
         dataset,
         num_samples=config.num_samples,
         noise=config.noise,

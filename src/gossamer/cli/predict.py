@@ -5,23 +5,20 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-import gossamer
 from gossamer.cli import settings
-from gossamer.cli.answers import LEVEL, Columns, answer_columns
 from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, add_device, set_run
 from gossamer.data import load_inputs
 from gossamer.errors import InvalidValue
-from gossamer.files import TEMPORARY, sync_folder, write_synced
+from gossamer.files import write_whole
+from gossamer.prediction.table import LEVEL, Columns
 from gossamer.train import load_run
-from gossamer.train.device import device_of
 
 _SHOWN_ROWS, _SHOWN_COLUMNS = 20, 12
 
@@ -56,16 +53,16 @@ def run(args: argparse.Namespace, output: Output) -> int:
         output.say(loaded.notice)
     given = [] if args.num_samples is None else [f"num_samples={args.num_samples}"]
     config = settings.apply(loaded.config, given)
-    x = loaded.preparation.prepare(load_inputs(args.file)).to(device_of(loaded.method.model))
-    prediction = gossamer.predict(
-        loaded.method, x, config.num_samples, seed=config.seed, keep_samples=False
+    columns = loaded.posterior.predict_table(
+        load_inputs(args.file), config.num_samples, seed=config.seed
     )
-    columns = answer_columns(prediction, loaded.preparation)
-    about: dict[str, Any] = {"run": args.path, "file": args.file, "count": len(x)}
+    count = len(next(iter(columns.values())))
+    about: dict[str, Any] = {"run": args.path, "file": args.file, "count": count}
     if out is not None:
-        _write(out, _as_csv(columns))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, _as_csv(columns).encode())
         about["out"] = str(out)
-        output.result(about, lambda console: _tell(console, f"{len(x)} answers: {out}"))
+        output.result(about, lambda console: _tell(console, f"{count} answers: {out}"))
     elif output.as_json or sys.stdout.isatty():
         names = list(columns)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -94,18 +91,6 @@ def _as_csv(columns: Columns) -> str:
         # Nine digits give a float32 back exactly.
         writer.writerow([v if isinstance(v, str) else f"{v:.9g}" for v in row])
     return text.getvalue()
-
-
-def _write(out: Path, text: str) -> None:
-    """Write a file that is whole or not there."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f"{TEMPORARY}{os.getpid()}-{out.name}")
-    try:
-        write_synced(temporary, text.encode())
-        temporary.replace(out)
-        sync_folder(out.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _draw(columns: Columns, console: Console) -> None:

@@ -8,15 +8,16 @@ need not come from here. What a prior cannot say it refuses, by name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import inf, log, pi, sqrt
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from gossamer.core.gaussian import kl_to_prior
-from gossamer.errors import InvalidValue
+from gossamer.errors import InvalidValue, UnknownName
 
 
 @runtime_checkable
@@ -86,6 +87,34 @@ class Laplace:
         )
         entropy = std.log() + 0.5 * (log(2.0 * pi) + 1.0)
         return log(2.0 * self.scale) + mean_abs / self.scale - entropy
+
+
+PRIORS: dict[str, type[Any]] = {"gaussian": Gaussian, "laplace": Laplace}
+"""Priors that a file can name."""
+
+
+def prior_to_json(prior: Prior) -> dict[str, Any]:
+    """A prior as JSON values.
+
+    Raises:
+        InvalidValue: It is none of ``PRIORS``: a file must not name code of somebody else.
+    """
+    for name, kind in PRIORS.items():
+        if isinstance(prior, Gaussian | Laplace) and type(prior) is kind:
+            return {"kind": name, **asdict(prior)}
+    raise InvalidValue(
+        "prior", type(prior).__name__, "cannot be saved", f"use one of {', '.join(PRIORS)}"
+    )
+
+
+def prior_from_json(values: Mapping[str, Any]) -> Prior:
+    """The prior of ``prior_to_json``."""
+    settings = dict(values)
+    kind = str(settings.pop("kind", None))
+    if kind not in PRIORS:
+        raise UnknownName("prior", kind, list(PRIORS))
+    found: Prior = PRIORS[kind](**settings)
+    return found
 
 
 def _require_positive(name: str, value: float) -> None:

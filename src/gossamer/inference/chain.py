@@ -7,9 +7,6 @@ and 3 of cvadam2023, which two methods use, stands at the end.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar
@@ -25,8 +22,9 @@ from gossamer.inference.objective import Objective
 from gossamer.inference.sampler import SamplerConfig, SamplerMethod, sampler_groups
 from gossamer.inference.state import not_own_state, require_own_state
 from gossamer.likelihoods import Likelihood
-from gossamer.nn import Noise, adopt, weights_of
+from gossamer.nn import weights_of
 from gossamer.optim import CVSGHMC, Langevin
+from gossamer.prediction import Posterior, StoredDraws
 
 MEGABYTE = 2**20
 
@@ -94,7 +92,6 @@ class ChainMethod(SamplerMethod):
         group: The processes that train together.
     """
 
-    samples_by_noise = False
     config: ChainConfig
 
     def __init__(
@@ -117,33 +114,15 @@ class ChainMethod(SamplerMethod):
         self.samples = Collection(budget, config.sample_folder)
         self.base_temperature = [group["temperature"] for group in optimizer.param_groups]
 
-    @property
-    def max_samples(self) -> int | None:
-        """As many as were kept; before the first one the present state is the only sample."""
-        return max(1, len(self.samples))
-
     def snapshot(self) -> dict[str, Tensor]:
         """The network that predictions would use now."""
         return dict(self.model.state_dict())
 
-    @contextmanager
-    def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
-        """The network as kept sample ``index``, counted back from the latest: 0 is the last one.
-
-        Before the first kept sample it is the present state.
-        """
-        wanted = self.samples[-1 - index] if len(self.samples) else self.snapshot()
-        held = copy.deepcopy(dict(self.model.state_dict()))
-        grads = [(p, p.grad) for p in self.model.parameters()]
-        try:
-            for p, _ in grads:
-                p.grad = None
-            adopt(self.model, wanted)
-            yield self.model
-        finally:
-            adopt(self.model, held)
-            for p, grad in grads:
-                p.grad = grad
+    def posterior(self) -> Posterior:
+        """The kept samples; before the first one the present state is the only sample."""
+        samples = self.samples if len(self.samples) else [self.snapshot()]
+        draws = StoredDraws(self.model, samples, self.samples.budget)
+        return Posterior(draws, self.likelihood)
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``."""

@@ -6,8 +6,6 @@ Variational ones add a prior, an initial posterior and a KL that warms up.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal
@@ -33,10 +31,11 @@ from gossamer.inference.state import (
 from gossamer.inference.step import Step, StepConfig
 from gossamer.inference.subspace import Subspace, SwapRule
 from gossamer.likelihoods import Likelihood
-from gossamer.nn import Noise, sampling, to_bayesian, weights_of
+from gossamer.nn import to_bayesian, weights_of
 from gossamer.nn.candidates import find_candidates
 from gossamer.nn.prior import POSTERIOR_SHARE, PosteriorStd, PriorStd
 from gossamer.ops import AUTO
+from gossamer.prediction import NoiseDraws, Posterior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +112,8 @@ class GradientMethod:
         swaps: How the support moves, or ``None`` for a fixed one.
         budget: How many weights each layer keeps then; its own number by default.
         skip_step_on_swap: Leave the optimiser step out where a swap is due, as the SSVI authors do.
-        max_samples: 1 for a deterministic network, ``None`` for a posterior.
         group: The processes that train together.
     """
-
-    samples_by_noise = True
 
     def __init__(
         self,
@@ -131,7 +127,6 @@ class GradientMethod:
         swaps: SwapRule | None = None,
         budget: Budget | None = None,
         skip_step_on_swap: bool = False,
-        max_samples: int | None = None,
         group: Group = ALONE,
     ) -> None:
         self.name = name
@@ -139,7 +134,6 @@ class GradientMethod:
         self.likelihood = likelihood
         self.elbo = elbo
         self.config = config
-        self.max_samples = max_samples
         self.optimizer = make_optimizer(config, model, likelihood)
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.lr_schedule = _lr_schedule(config, total_steps)
@@ -166,11 +160,9 @@ class GradientMethod:
         self.elbo.calls = self.steps * self.elbo.accumulate
         return StepInfo.of(taken, lr=self.base_lr[0] * factor, swap=swap)
 
-    @contextmanager
-    def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
-        """The network as posterior sample ``index``: the draw that ``seed`` fixes."""
-        with sampling(self.model, seed=seed, noise=noise):
-            yield self.model
+    def posterior(self) -> Posterior:
+        """See ``Method.posterior``."""
+        return Posterior(NoiseDraws(self.model), self.likelihood)
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``."""

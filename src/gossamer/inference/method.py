@@ -1,13 +1,11 @@
 """The protocol of all methods.
 
-``step`` learns from a batch, ``sample`` gives a network to predict with, ``state_dict`` is all of
-it.
+``step`` learns from a batch, ``posterior`` is what predicts, ``state_dict`` is all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +15,7 @@ from gossamer.inference.batch import Batch
 from gossamer.inference.step import Taken
 from gossamer.inference.subspace import SwapInfo
 from gossamer.likelihoods import Likelihood
-from gossamer.nn import Noise
+from gossamer.prediction import Posterior
 
 
 @dataclass(frozen=True)
@@ -74,28 +72,12 @@ class Method(Protocol):
         """How outputs and targets meet."""
         ...
 
-    @property
-    def max_samples(self) -> int | None:
-        """Number of different networks that ``sample`` can give; ``None`` if unlimited."""
-        ...
-
-    @property
-    def samples_by_noise(self) -> bool:
-        """Whether ``sample`` is ``gossamer.sampling`` of ``model``: the layers' noise is all.
-
-        Then samples may share forward passes, and ``predict_moments`` needs none.
-        """
-        ...
-
     def step(self, batch: Batch | tuple[Tensor, ...]) -> StepInfo:
         """Learn from inputs ``[B, ...]``, targets ``[B, ...]`` and, if any, weights ``[B]``."""
         ...
 
-    def sample(self, index: int, *, seed: int, noise: Noise) -> AbstractContextManager[nn.Module]:
-        """A context in which the returned network is posterior sample number ``index``.
-
-        ``seed`` fixes its noise.
-        """
+    def posterior(self) -> Posterior:
+        """What predicts now; it shares the method's tensors, so that later steps change it."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

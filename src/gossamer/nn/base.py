@@ -220,6 +220,11 @@ class SparseLayer(nn.Module):
         """Standard deviations ``[nnz]``; ``None`` where a weight has one value."""
         return None
 
+    @property
+    def weight_variance(self) -> Tensor | None:
+        """Their squares."""
+        return None
+
     def current_values(self) -> Tensor:
         """The values ``[nnz]`` that ``weight`` shows: a draw while sampling, else the mean."""
         return self.leading()

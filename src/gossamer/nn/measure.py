@@ -49,8 +49,8 @@ def _seconds(layer: SparseLayer, name: str, x: Tensor) -> float:
     values = layer.leading().detach().clone().requires_grad_()
     x = x.clone().requires_grad_(x.is_floating_point())
     variance: Tensor | None = None
-    if layer.weight_std is not None and not layer.draws_weights:
-        variance = layer.weight_std.detach().square().requires_grad_()
+    if not layer.draws_weights and layer.weight_variance is not None:
+        variance = layer.weight_variance.detach().requires_grad_()
     seed = torch.zeros((), dtype=torch.int64)
     found = []
     for _ in range(1 + ROUNDS):

@@ -1,11 +1,28 @@
 """Posterior prediction.
 
-The average over samples, or moments in one pass, and the split into epistemic and aleatoric
-uncertainty.
+A posterior that stands alone; the average over its samples, or moments in one pass; and the split
+into epistemic and aleatoric uncertainty.
 """
 
-from gossamer.prediction.predict import predict
-from gossamer.prediction.predict_moments import predict_moments
+from gossamer.prediction.archive import load
+from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
+from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
+from gossamer.prediction.source import HasPosterior, posterior_of, predict, predict_moments
 
-__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "predict", "predict_moments"]
+__all__ = [
+    "Centre",
+    "ClassPrediction",
+    "Draws",
+    "GaussianDraws",
+    "HasPosterior",
+    "NoiseDraws",
+    "Posterior",
+    "Prediction",
+    "RealPrediction",
+    "StoredDraws",
+    "load",
+    "posterior_of",
+    "predict",
+    "predict_moments",
+]

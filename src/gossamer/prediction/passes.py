@@ -7,14 +7,17 @@ for all of them, and at batch 1 samples fill the lanes that rows would leave emp
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gossamer.nn import NeedsOwnPass, Noise, sampling_together
-from gossamer.nn.seeding import holding_draws
+from gossamer.nn import NeedsOwnPass, Noise, holding_draws
 from gossamer.ops import fold_seed
-from gossamer.prediction.source import Source
+from gossamer.prediction.draws import Draws, NoiseDraws
+from gossamer.prediction.finite import blame
 
 ROW_BLOCK = 256
 """Rows that are predicted at a time: every sample is drawn once for all of them.
@@ -40,6 +43,9 @@ Vectors share up to ``PASS_ROWS`` under local noise, where all samples read the 
 MEETING_ROWS = 128
 """Rows of a pass where a layer computes statistics over them, also in evaluation."""
 
+HELD_VALUES = 2**26
+"""Outputs of all samples that wait for the last one where samples are run one after the other."""
+
 _MIN_DRAWS = 8
 """Under weight noise every sample of a pass draws its own weights.
 
@@ -54,16 +60,64 @@ class Passes:
     """Outputs of all samples, block by block.
 
     Args:
-        source: Of the samples.
+        draws: The networks.
         num_samples: S.
         noise: ``weight`` or ``local``.
         seed: Fixes all noise.
     """
 
-    def __init__(self, source: Source, num_samples: int, noise: Noise, seed: int) -> None:
-        self.source, self.num_samples, self.noise, self.seed = source, num_samples, noise, seed
-        self.rows_meet = rows_meet_in(source.model)
-        self.may_share = source.samples_by_noise and not self.rows_meet
+    def __init__(self, draws: Draws, num_samples: int, noise: Noise, seed: int) -> None:
+        self.draws, self.num_samples, self.noise, self.seed = draws, num_samples, noise, seed
+        self.rows_meet = rows_meet_in(draws.network)
+        self.may_share = draws.by_noise and not self.rows_meet
+
+    def blocks(self, x: Tensor) -> Iterator[Tensor]:
+        """``[S, B, ...]`` for every block of ``ROW_BLOCK`` rows of ``x``.
+
+        Where samples differ by noise, they are drawn block by block: that takes the least memory.
+        Where a sample has to be loaded or built, it is asked for once for as many blocks as
+        ``HELD_VALUES`` allows, almost always for all.
+        """
+        blocks = torch.split(x, ROW_BLOCK)
+        if self.draws.by_noise:
+            yield from (self.outputs(rows, block) for block, rows in enumerate(blocks))
+            return
+        start = 0
+        while start < len(blocks):
+            stretch = self._stretch(blocks, start)
+            held = [[output] for output in stretch]
+            for sample in range(1, self.num_samples):
+                of_sample = self._of_sample(sample, blocks[start : start + len(stretch)], start)
+                for outputs, output in zip(held, of_sample, strict=True):
+                    outputs.append(output)
+            for outputs in held:
+                yield torch.stack(outputs)
+            start += len(stretch)
+
+    def _stretch(self, blocks: Sequence[Tensor], start: int) -> list[Tensor]:
+        """Outputs of sample 0 for the blocks from ``start``, until all samples' would be many."""
+        found: list[Tensor] = []
+        values = 0
+        with closing(self._of_sample(0, blocks[start:], start)) as outputs:
+            for output in outputs:
+                found.append(output)
+                values += output.numel() * self.num_samples
+                if values >= HELD_VALUES:
+                    break
+        return found
+
+    def _of_sample(
+        self, sample: int, blocks: Sequence[Tensor], first: int
+    ) -> Generator[Tensor, None, None]:
+        """Outputs of one sample for consecutive blocks, the network asked for as rarely as can."""
+        if self.draws.uses_seed and self.noise == "local":
+            for number, rows in enumerate(blocks):
+                yield self._alone(rows, first + number, sample)
+            return
+        seed = self._seed(sample, 0)
+        with self.draws.sample(sample, seed=seed, noise=self.noise) as network:
+            for rows in blocks:
+                yield self._run(network, rows)
 
     def outputs(self, rows: Tensor, block: int) -> Tensor:
         """``[S, B, ...]`` for rows ``[B, ...]``, the block of that number."""
@@ -75,6 +129,15 @@ class Passes:
             except NeedsOwnPass:
                 self.may_share = False  # nor will it in the next block
         return torch.stack([self._alone(rows, block, s) for s in range(self.num_samples)])
+
+    def blame(self, rows: Tensor, block: int) -> str:
+        """Where the outputs of a block went wrong, in words."""
+        for sample in range(self.num_samples):
+            seed = self._seed(sample, block)
+            with self.draws.sample(sample, seed=seed, noise=self.noise) as network:
+                if not bool(torch.isfinite(self._run(network, rows)).all()):
+                    return f"{blame(network, rows)} in sample {sample}"
+        return "the likelihood overflowed"
 
     def _samples_per_pass(self, rows: Tensor) -> int:
         if not self.may_share:
@@ -95,22 +158,26 @@ class Passes:
 
     def _alone(self, rows: Tensor, block: int, sample: int) -> Tensor:
         seed = self._seed(sample, block)
+        with self.draws.sample(sample, seed=seed, noise=self.noise) as network:
+            return self._run(network, rows)
+
+    def _run(self, network: nn.Module, rows: Tensor) -> Tensor:
         parts = passes_of(rows, rows_meet=self.rows_meet)
-        with self.source.sample(sample, seed=seed, noise=self.noise) as net:
-            if len(parts) == 1:
-                output: Tensor = net(rows)
-                return output
-            with holding_draws(net):
-                return torch.cat([net(part) for part in parts])
+        if len(parts) == 1:
+            output: Tensor = network(rows)
+            return output
+        with holding_draws(network):
+            return torch.cat([network(part) for part in parts])
 
     def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
+        assert isinstance(self.draws, NoiseDraws)
         samples = range(first, min(first + at_once, self.num_samples))
         seeds = [self._seed(s, block) for s in samples]
         # Of a single row this is a view: nothing is copied before the first layer.
         repeated = rows.expand(len(seeds), *rows.shape).flatten(0, 1)
         count = repeated.shape[0]
-        with sampling_together(self.source.model, seeds=seeds, rows=count, noise=self.noise) as net:
-            output: Tensor = net(repeated)
+        with self.draws.together(seeds=seeds, rows=count, noise=self.noise) as network:
+            output: Tensor = network(repeated)
         if output.dim() == 0 or output.shape[0] != count:
             raise NeedsOwnPass("output shape", tuple(output.shape), f"must have {count} rows")
         return output.reshape(len(seeds), -1, *output.shape[1:])

@@ -1,64 +1,90 @@
-"""Where posterior samples come from: a method, or a bare model seen as one."""
+"""Whatever can be asked for a prediction: a posterior, a method, a bare model."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
-from gossamer.inference import Method
+from gossamer.errors import InvalidValue
 from gossamer.likelihoods import Likelihood, make_likelihood
-from gossamer.nn import BayesianLayer, Noise, sampling
+from gossamer.nn import Noise
+from gossamer.prediction.draws import NoiseDraws
+from gossamer.prediction.posterior import Posterior
+from gossamer.prediction.prediction import Prediction
 
 
-class Source(Protocol):
-    """The part of ``Method`` that predictions need."""
+@runtime_checkable
+class HasPosterior(Protocol):
+    """A method."""
 
-    @property
-    def model(self) -> nn.Module:
-        """See ``Method.model``."""
-        ...
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """See ``Method.likelihood``."""
-        ...
-
-    @property
-    def max_samples(self) -> int | None:
-        """See ``Method.max_samples``."""
-        ...
-
-    @property
-    def samples_by_noise(self) -> bool:
-        """See ``Method.samples_by_noise``."""
-        ...
-
-    def sample(self, index: int, *, seed: int, noise: Noise) -> AbstractContextManager[nn.Module]:
-        """See ``Method.sample``."""
+    def posterior(self) -> Posterior:
+        """What it predicts with now."""
         ...
 
 
-@dataclass(frozen=True)
-class Network:
-    """A bare model as a source of posterior samples."""
-
-    model: nn.Module
-    likelihood: Likelihood
-    samples_by_noise: bool = True
-
-    @property
-    def max_samples(self) -> int | None:
-        """One without Bayesian layers."""
-        return None if any(isinstance(m, BayesianLayer) for m in self.model.modules()) else 1
-
-    def sample(self, index: int, *, seed: int, noise: Noise) -> AbstractContextManager[nn.Module]:
-        """The draw that ``seed`` fixes."""
-        return sampling(self.model, seed=seed, noise=noise)
+Source = nn.Module | HasPosterior | Posterior
 
 
-def source_of(given: nn.Module | Method, likelihood: str | Likelihood) -> Source:
-    """A method as it is; a module with its likelihood."""
-    return Network(given, make_likelihood(likelihood)) if isinstance(given, nn.Module) else given
+def posterior_of(source: Source, likelihood: str | Likelihood = "categorical") -> Posterior:
+    """A posterior as it is; that of a method; a module with its likelihood."""
+    if isinstance(source, Posterior):
+        return source
+    if isinstance(source, nn.Module):
+        return Posterior(NoiseDraws(source), make_likelihood(likelihood))
+    if isinstance(source, HasPosterior):
+        return source.posterior()
+    raise InvalidValue("source", type(source).__name__, "must be a model, a method or a posterior")
+
+
+def predict(
+    source: Source,
+    x: Tensor,
+    num_samples: int = 5,
+    *,
+    noise: Noise = "weight",
+    seed: int = 0,
+    likelihood: str | Likelihood = "categorical",
+    keep_samples: bool = True,
+) -> Prediction:
+    """The predictive distribution of every row of ``x``, see ``Posterior.predict``.
+
+    Args:
+        source: A posterior, a method, or a converted model (any module is accepted; without
+            stochastic layers it gives one sample).
+        x: Inputs ``[B, ...]``, on the model's device.
+        num_samples: Posterior samples S to average; a deterministic network has only one.
+        noise: ``weight`` or ``local``.
+        seed: Fixes all noise.
+        likelihood: For a bare model: how its outputs are to be read.
+        keep_samples: For classes: keep the ``[S, B, C]`` probabilities of the samples.
+
+    Returns:
+        ``ClassPrediction`` or ``RealPrediction``. Nothing of the model is changed, nor torch's
+        generator.
+
+    Example:
+        >>> bnn, x = gossamer.to_bayesian(nn.Linear(4, 3), sparsity=0.5), torch.randn(7, 4)
+        >>> pred = predict(bnn, x, num_samples=16)
+        >>> pred.probs.shape, pred.mutual_information.shape, pred.samples.shape
+        (torch.Size([7, 3]), torch.Size([7]), torch.Size([16, 7, 3]))
+    """
+    posterior = posterior_of(source, likelihood)
+    return posterior.predict(x, num_samples, noise=noise, seed=seed, keep_samples=keep_samples)
+
+
+def predict_moments(
+    source: Source,
+    x: Tensor,
+    *,
+    likelihood: str | Likelihood = "categorical",
+    keep_samples: bool = False,
+) -> Prediction:
+    """The same approximately and in one pass, see ``Posterior.predict_moments``.
+
+    Example:
+        >>> bnn = gossamer.to_bayesian(nn.Linear(4, 3), sparsity=0.5)
+        >>> predict_moments(bnn, torch.randn(7, 4)).probs.shape
+        torch.Size([7, 3])
+    """
+    return posterior_of(source, likelihood).predict_moments(x, keep_samples=keep_samples)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from gossamer.data import DataSet, Preparation
 from gossamer.errors import InvalidData, UnknownName
-from gossamer.inference import Method
 from gossamer.metrics import (
     ClassificationMetrics,
     RegressionMetrics,
@@ -25,9 +24,15 @@ from gossamer.metrics import (
     rmse,
     selective_curve,
 )
-from gossamer.nn import BayesianLayer, Noise, summary, weights_of
-from gossamer.prediction import ClassPrediction, Prediction, RealPrediction, predict
-from gossamer.train.device import device_of
+from gossamer.nn import Noise, summary, weights_of
+from gossamer.prediction import (
+    ClassPrediction,
+    HasPosterior,
+    Posterior,
+    Prediction,
+    RealPrediction,
+    posterior_of,
+)
 from gossamer.train.examples import Examples, Pair
 
 _HISTOGRAM_BINS = 40
@@ -42,7 +47,7 @@ Curves = dict[str, Any]
 
 
 def evaluate(
-    method: Method,
+    method: HasPosterior | Posterior,
     dataset: DataSet,
     *,
     part: Literal["test", "val"] = "test",
@@ -54,7 +59,7 @@ def evaluate(
     """All metrics of a method, and the arrays that a report draws.
 
     Args:
-        method: A trained method.
+        method: A trained method, or its posterior.
         dataset: Data prepared as in training.
         part: Which part: ``"test"`` or ``"val"``.
         num_samples: Posterior samples per prediction.
@@ -78,11 +83,12 @@ def evaluate(
     modes: tuple[Noise, ...] = ("weight", "local") if noise == "both" else (noise,)  # type: ignore[assignment]
     metrics: Metrics = {}
     curves: Curves = {}
+    posterior = posterior_of(method)
     for place, mode in enumerate(modes):
         suffix = "" if place == 0 else f"_{mode}"
-        prediction = _predict(method, x, num_samples, mode, seed)
+        prediction = _predict(posterior, x, num_samples, mode, seed)
         outside = {
-            name: _uncertainty(_predict(method, inputs, num_samples, mode, seed))
+            name: _uncertainty(_predict(posterior, inputs, num_samples, mode, seed))
             for name, inputs in (ood or {}).items()
         }
         found = {
@@ -92,23 +98,15 @@ def evaluate(
         metrics.update({key + suffix: value for key, value in found.items()})
         if place == 0:
             curves = _curves(prediction, y, dataset.preparation, outside)
-    metrics.update(predicting_size(method))
-    with method.sample(0, seed=seed, noise="weight") as network:
+    metrics.update(posterior.size)
+    with posterior.draws.sample(0, seed=seed, noise="weight") as network:
         curves.update(_weight_curves(network))
     return metrics, curves
 
 
-def predicting_size(method: Method) -> dict[str, float | int]:
-    """``nnz`` and ``sparsity`` of the network that predicts, which is the latest sample.
-
-    ``method.model`` may hold more: under DPF the weights that are masked.
-    """
-    with method.sample(0, seed=0, noise="weight") as network:
-        total = summary(network)
-    return {"nnz": total.nnz, "sparsity": total.sparsity}
-
-
-def validate(method: Method, examples: Examples, *, num_samples: int, seed: int) -> Metrics:
+def validate(
+    method: HasPosterior | Posterior, examples: Examples, *, num_samples: int, seed: int
+) -> Metrics:
     """The few figures of the validation part that are followed during training.
 
     Raises:
@@ -119,7 +117,7 @@ def validate(method: Method, examples: Examples, *, num_samples: int, seed: int)
             "validation part", None, "is absent", "give one to fit, or a data set that has one"
         )
     x, y = examples.validation
-    prediction = _predict(method, x, num_samples, "weight", seed)
+    prediction = _predict(posterior_of(method), x, num_samples, "weight", seed)
     if isinstance(prediction, ClassPrediction):
         probs, y = prediction.probs, y.cpu()
         return {"accuracy": accuracy(probs, y), "nll": nll(probs, y), "ece": ece(probs, y)}
@@ -137,10 +135,12 @@ def _part(dataset: DataSet, part: str) -> Pair:
     return dataset.x_test, dataset.y_test
 
 
-def _predict(method: Method, x: Tensor, num_samples: int, noise: Noise, seed: int) -> Prediction:
-    """Made where the method is; on the CPU from then on, where metrics are computed."""
-    inputs = x.to(device_of(method.model))
-    found = predict(method, inputs, num_samples, noise=noise, seed=seed, keep_samples=False)
+def _predict(
+    posterior: Posterior, x: Tensor, num_samples: int, noise: Noise, seed: int
+) -> Prediction:
+    """Made where the posterior is; on the CPU from then on, where metrics are computed."""
+    inputs = x.to(posterior.device)
+    found = posterior.predict(inputs, num_samples, noise=noise, seed=seed, keep_samples=False)
     values: Any = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(found).items()}
     return type(found)(**values)
 
@@ -217,21 +217,18 @@ def _weight_curves(network: nn.Module) -> Curves:
         {"name": r.name, "shape": list(r.shape), "nnz": r.nnz, "sparsity": r.sparsity}
         for r in summary(network).rows
     ]
-    firsts = [group.layer for group in weights_of(network)]
-    if not firsts:
+    weights = weights_of(network)
+    if not weights:
         return {"layers": layers}
-    means = torch.cat([layer.leading().detach().cpu().double().flatten() for layer in firsts])
-    weights = {"mean_hist": _histogram(means)}
-    stds = [
-        layer.weight_std.detach().cpu().double().flatten()
-        for layer in firsts
-        if isinstance(layer, BayesianLayer)
-    ]
+    means = torch.cat([weight.values.detach().cpu().double().flatten() for weight in weights])
+    histograms = {"mean_hist": _histogram(means)}
+    found = [weight.layer.weight_std for weight in weights]
+    stds = [std.detach().cpu().double().flatten() for std in found if std is not None]
     if stds:
         # The report shows σ on a logarithmic axis: bins of equal ratio.
         logs = _histogram(torch.cat(stds).log())
-        weights["std_hist"] = {**logs, "edges": [math.exp(edge) for edge in logs["edges"]]}
-    return {"layers": layers, "weights": weights}
+        histograms["std_hist"] = {**logs, "edges": [math.exp(edge) for edge in logs["edges"]]}
+    return {"layers": layers, "weights": histograms}
 
 
 def _histogram(values: Tensor) -> dict[str, list[float] | list[int]]:

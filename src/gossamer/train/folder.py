@@ -7,6 +7,7 @@
     RUN/preparation.json   how raw input becomes network input
     RUN/record.jsonl       epochs and swaps
     RUN/checkpoints/       see checkpoint
+    RUN/posterior.safetensors   what predicts, see gossamer.prediction.archive
     RUN/curves.json        arrays for the report
     RUN/metrics.json       test metrics; written last: a run with this file is finished
 """
@@ -27,6 +28,7 @@ from gossamer.files import (
     read_json,
     write_json,
 )
+from gossamer.prediction.archive import FILE_NAME
 from gossamer.train.assembly import Facts
 from gossamer.train.config import RunConfig
 
@@ -45,6 +47,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.record = path / "record.jsonl"
+        self.posterior = path / FILE_NAME
         self._config = path / "config.json"
         self._preparation = path / "preparation.json"
         self._environment = path / "environment.json"

@@ -10,7 +10,6 @@ from typing import Any
 from gossamer.inference import StepInfo
 from gossamer.train.checkpoint import mark_best, save_checkpoint
 from gossamer.train.config import RunConfig
-from gossamer.train.evaluation import predicting_size
 from gossamer.train.folder import RunFolder
 from gossamer.train.loop import Epoch, Fit, Observer
 from gossamer.train.progress import Progress
@@ -52,7 +51,7 @@ class Keeper(Observer):
             # A kill between a checkpoint and its pointer leaves the pointer one behind.
             if self._best is not None and (checkpoints / self._best["name"]).exists():
                 mark_best(checkpoints, self._best["name"])
-        self._size = predicting_size(fit.method)
+        self._size = fit.method.posterior().size
         self._progress.start(fit.total_steps, fit.step)
 
     def on_step(self, fit: Fit, info: StepInfo) -> None:
@@ -66,7 +65,7 @@ class Keeper(Observer):
 
     def on_epoch(self, fit: Fit, epoch: Epoch) -> None:
         """Record the epoch, and save where a checkpoint is due."""
-        self._size = predicting_size(fit.method)  # methods that prune shrink
+        self._size = fit.method.posterior().size  # methods that prune shrink
         self._record.write(
             "epoch",
             epoch.step,

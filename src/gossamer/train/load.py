@@ -1,21 +1,21 @@
-"""A trained method back from a run folder, without its data."""
+"""The posterior of a run back from its folder, without its data and without its optimiser."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from gossamer.data import Preparation
 from gossamer.errors import CheckpointError, UnknownName
-from gossamer.inference import Method
-from gossamer.train.assembly import build_method
+from gossamer.prediction import Posterior, load
+from gossamer.train.assembly import Facts, build_method
 from gossamer.train.checkpoint import best, latest, load_checkpoint
 from gossamer.train.config import RunConfig
-from gossamer.train.device import portable, resolve_device
+from gossamer.train.device import CPU, portable, resolve_device
 from gossamer.train.folder import RunFolder
 
 
@@ -25,17 +25,21 @@ class LoadedRun:
 
     Attributes:
         config: Its settings.
-        preparation: How raw input becomes network input, and outputs original units.
-        method: The trained method.
+        posterior: What it learnt, with its preparation.
         step: Optimiser steps behind it.
-        notice: A sentence for the user where a damaged checkpoint was passed over, else ``None``.
+        notice: A sentence for the user where a damaged file was passed over, else ``None``.
     """
 
     config: RunConfig
-    preparation: Preparation
-    method: Method
+    posterior: Posterior
     step: int
     notice: str | None
+
+    @property
+    def preparation(self) -> Preparation:
+        """How raw input becomes network input, and outputs original units."""
+        assert self.posterior.preparation is not None
+        return self.posterior.preparation
 
 
 def load_run(
@@ -44,12 +48,15 @@ def load_run(
     select: Literal["last", "best"] | None = None,
     device: str = "cpu",
 ) -> LoadedRun:
-    """Rebuild the method of a run, finished or not, from its folder alone.
+    """The posterior of a run, finished or not, from its folder alone.
+
+    A finished run has it in a file of its own, which is all that is read. Otherwise, or where
+    another checkpoint is asked for, the method is built and takes on a checkpoint.
 
     Args:
         path: The run folder.
         select: Which checkpoint; by default the one that the run's own test metrics are of.
-        device: Where the method goes, whatever device it was trained on:
+        device: Where the posterior goes, whatever device it was trained on:
             ``auto|cpu|cuda|cuda:N|mps``.
 
     Raises:
@@ -57,10 +64,22 @@ def load_run(
     """
     folder = RunFolder(Path(path))
     config, facts = folder.read_config()
-    select = select or ("best" if config.select == "best" else "last")
-    if select not in ("last", "best"):
-        raise UnknownName("select", select, ("last", "best"))
-    found = best(folder.checkpoints) if select == "best" else latest(folder.checkpoints)
+    if select not in (None, "last", "best"):
+        raise UnknownName("select", str(select), ("last", "best"))
+    place = resolve_device(device)
+    preparation = folder.read_preparation()
+    chosen = "best" if config.select == "best" else "last"
+    notice: str | None = None
+    if select in (None, chosen) and folder.posterior.exists():
+        try:
+            stored = load(folder.posterior)
+        except CheckpointError as error:
+            notice = f"{error.name} {error.rule}; going on from the checkpoints"
+        else:
+            _require_same(folder, stored, preparation)
+            here = stored if place == CPU else stored.to(place)
+            return LoadedRun(config, here, int(stored.about["step"]), None)
+    found = best(folder.checkpoints) if (select or chosen) == "best" else latest(folder.checkpoints)
     if found is None:
         raise CheckpointError(
             "run folder",
@@ -68,9 +87,39 @@ def load_run(
             "has no checkpoint yet",
             "train on with: gossamer train --resume --out " + str(folder.path),
         )
-    place = resolve_device(device)
     with torch.random.fork_rng(devices=[]):  # the fresh weights and support are replaced at once
         method = build_method(config, facts, place)
     state = load_checkpoint(found)
     method.load_state_dict(portable(state["method"], state.get("device", "cpu"), place))
-    return LoadedRun(config, folder.read_preparation(), method, found.step, found.notice)
+    posterior = method.posterior()
+    posterior.preparation = preparation
+    posterior.about = about_run(config, facts, found.step)
+    notices = [text for text in (notice, found.notice) if text is not None]
+    return LoadedRun(config, posterior, found.step, "; ".join(notices) or None)
+
+
+def about_run(config: RunConfig, facts: Facts, step: int) -> dict[str, Any]:
+    """What the posterior of a run tells of it: how to build the network, how to predict."""
+    return {
+        "model": {
+            "name": config.model,
+            "input_shape": list(facts.input_shape),
+            "output_size": facts.output_size,
+            "options": dict(config.model_options),
+        },
+        "method": config.method,
+        "step": step,
+        "num_samples": config.num_samples,
+        "seed": config.seed,
+    }
+
+
+def _require_same(folder: RunFolder, posterior: Posterior, preparation: Preparation) -> None:
+    """The posterior has a checksum; preparation.json has none, and is what a person can edit."""
+    if posterior.preparation != preparation:
+        raise CheckpointError(
+            "preparation.json",
+            str(folder.path),
+            "is not the one that the run's posterior was saved with",
+            "take the file from a backup",
+        )

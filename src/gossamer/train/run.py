@@ -28,6 +28,7 @@ from gossamer.train.evaluation import VALIDATION_SAMPLES, Metrics
 from gossamer.train.examples import Batches
 from gossamer.train.folder import RunFolder
 from gossamer.train.keeper import Keeper
+from gossamer.train.load import about_run
 from gossamer.train.loop import Fit
 from gossamer.train.progress import Progress, SilentProgress
 from gossamer.train.record import Record
@@ -203,8 +204,11 @@ def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) 
         state = load_checkpoint(chosen)
         saved_on = state.get("device", "cpu")
         assembly.method.load_state_dict(portable(state["method"], saved_on, fit.device))
+    posterior = assembly.method.posterior()
+    posterior.preparation = assembly.dataset.preparation
+    posterior.about = about_run(config, assembly.facts, chosen.step)
     metrics, curves = evaluation.evaluate(
-        assembly.method,
+        posterior,
         assembly.dataset,
         part="val" if config.evaluate_on == "validation" else "test",
         num_samples=config.num_samples,
@@ -216,6 +220,7 @@ def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) 
         "seconds": fit.seconds,
         "checkpoint_bytes": size_in_bytes(chosen.path),
     }
+    posterior.save(folder.posterior)
     folder.write_end({**metrics, **run_figures}, curves)
     return folder.read_metrics()  # what a later reader sees
 

@@ -5,23 +5,19 @@ Unlike the chains its samples are draws from that Gaussian, as many as are asked
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gossamer.core.langevin import check_betas
 from gossamer.errors import InvalidValue
 from gossamer.inference.method import MethodEntry
 from gossamer.inference.sampler import SamplerConfig, SamplerMethod, sampler_groups, sparse_copy
 from gossamer.likelihoods import Likelihood
-from gossamer.nn import Noise
-from gossamer.ops import fold_seed, normal_like
 from gossamer.optim import CVAdam
+from gossamer.prediction import Centre, GaussianDraws, Posterior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,31 +62,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 class CVAdamMethod(SamplerMethod):
     """See the module."""
 
-    samples_by_noise = False
-    max_samples: int | None = None
     optimizer: CVAdam
     config: CVAdamConfig
 
-    @contextmanager
-    def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
-        """The network at μ + ατ⊙ε, with ε fixed by ``seed``: one draw for all rows."""
-        held = [
-            (p, p.detach().clone(), state)
-            for p, state in self.optimizer.state.items()
-            if "mean" in state
-        ]
-        alpha = self.optimizer.param_groups[0]["alpha"]
-        try:
-            with torch.no_grad():
-                for number, (p, _, state) in enumerate(held):
-                    eps = normal_like(torch.tensor(fold_seed(seed, number)), p)
-                    std = alpha * torch.sigmoid(state["rho"])
-                    torch.addcmul(state["mean"], std, eps.to(p), out=p.data)
-            yield self.model
-        finally:
-            with torch.no_grad():
-                for p, draw, _ in held:
-                    p.copy_(draw)
+    def posterior(self) -> Posterior:
+        """The Gaussian of the present means and spreads."""
+        state = self.optimizer.state
+        names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
+        centres = [Centre(names[p], s["mean"], s["rho"]) for p, s in state.items() if "mean" in s]
+        draws = GaussianDraws(self.model, centres, self.optimizer.param_groups[0]["alpha"])
+        return Posterior(draws, self.likelihood)
 
     def _schedule(self) -> float:
         factor = super()._schedule()

@@ -67,7 +67,6 @@ def build(
         config,
         total_steps,
         swaps=SwapRule(removal="mean_abs", **shared),
-        max_samples=1,
     )
 
 

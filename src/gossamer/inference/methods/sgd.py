@@ -55,9 +55,7 @@ def build(
         sparsity_distribution=config.sparsity_distribution,
         backend=config.backend,
     )
-    return GradientMethod(
-        "sgd", net, likelihood, ELBO(net, num_data, 0.0), config, total_steps, max_samples=1
-    )
+    return GradientMethod("sgd", net, likelihood, ELBO(net, num_data, 0.0), config, total_steps)
 
 
 METHOD = MethodEntry(

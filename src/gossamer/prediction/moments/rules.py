@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from gossamer.core.rectified import max_moments, relu_moments, smooth_moments
 from gossamer.errors import InvalidValue
-from gossamer.nn import BayesianLayer, NativeBatchNorm, SparseLayer
+from gossamer.nn import NativeBatchNorm, SparseLayer
 
 
 class Moments:
@@ -62,13 +62,14 @@ def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
     """W x + b with W and x independent: μ m + b and μ² v + σ² (m² + v), in O(nnz)."""
     backend, pattern, layout = layer.backend, layer.pattern, layer.layout
     mean = layer.leading()
-    if not isinstance(layer, BayesianLayer):
+    spread_of_weights = layer.weight_variance
+    if spread_of_weights is None:
         if isinstance(x, Tensor):
             return backend.product(x, mean, pattern, layout, layer.bias, None)
         centre = backend.product(x.mean, mean, pattern, layout, layer.bias, None)
         spread = backend.product(x.variance, mean.square(), pattern, layout, None, None)
         return Moments(centre, spread)
-    variance = layer.weight_variance.to(mean.dtype)
+    variance = spread_of_weights.to(mean.dtype)
     fixed = x if isinstance(x, Tensor) else x.mean
     centre, spread = backend.moments(fixed, mean, variance, pattern, layout, layer.bias)
     spread = spread.to(centre.dtype)

@@ -1,12 +1,13 @@
 """One pass of means and variances through a whole network, whatever its forward method does.
 
 ``torch.fx`` records the network's operations; they are carried out one by one, plain on what is
-fixed and by the rules of ``moments`` on what is random. What has no rule is refused by name.
+fixed and by ``rules`` on what is random. What has no rule is refused by name.
 """
 
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,8 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from gossamer.errors import InvalidValue
-from gossamer.nn import BayesianLayer, NativeBatchNorm
-from gossamer.prediction.moments import RULES, Moments, rule_of
+from gossamer.nn import NativeBatchNorm, is_stochastic
+from gossamer.prediction.moments.rules import RULES, Moments, rule_of
 
 _MODULES: dict[Callable[..., Any], type[nn.Module]] = {
     F.relu: nn.ReLU,
@@ -70,6 +71,9 @@ _SCALES: dict[str, Callable[[Any, Any], Any]] = {
     "div": operator.truediv,
 }
 
+_RECORDING = threading.Lock()
+"""torch.fx changes ``nn.Module`` for the whole process while it records."""
+
 
 def record(model: nn.Module) -> fx.GraphModule:
     """The operations of ``model``, its sparse layers and torch's own modules as single ones.
@@ -79,7 +83,8 @@ def record(model: nn.Module) -> fx.GraphModule:
     """
     holder = nn.Sequential(model)  # a bare layer then is one operation too
     try:
-        return fx.GraphModule(holder, _Recorder().trace(holder))
+        with _RECORDING:
+            return fx.GraphModule(holder, _Recorder().trace(holder))
     except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
         raise InvalidValue(
             "model",
@@ -96,6 +101,24 @@ def propagate(recorded: fx.GraphModule, x: Tensor) -> Moments | Tensor:
 
 
 class _Recorder(fx.Tracer):
+    """Records what its own thread does; networks that others run meanwhile are left alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        """As it is in another thread."""
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+        """As it is in another thread."""
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whatever has a rule, and torch's own modules."""
         return rule_of(m) is not None or super().is_leaf_module(m, module_qualified_name)
@@ -111,7 +134,7 @@ class _Carrier(fx.Interpreter):
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By the module's rule."""
         module = self.fetch_attr(target)
-        if not (_is_random(args, kwargs) or isinstance(module, BayesianLayer)):
+        if not (_is_random(args, kwargs) or is_stochastic(module)):
             return module(*args, **kwargs)
         rule = rule_of(module)
         takes_more = isinstance(module, NativeBatchNorm)

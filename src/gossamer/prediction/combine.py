@@ -34,7 +34,7 @@ def from_logit(likelihood: Bernoulli, outputs: Tensor) -> ClassPrediction:
 
 def from_real(likelihood: Gaussian, outputs: Tensor) -> RealPrediction:
     """Means and noise of a Gaussian likelihood."""
-    mean, noise = likelihood.moments(outputs)
+    mean, noise = likelihood.mean_and_noise(outputs)
     return _real(_drop_column(mean), _drop_column(noise), counts=False)
 
 
@@ -44,7 +44,7 @@ def from_log_rate(likelihood: Poisson, outputs: Tensor) -> RealPrediction:
     return _real(rate, rate.sqrt(), counts=True)
 
 
-ASSEMBLE: dict[type[Likelihood], Callable[..., Prediction]] = {
+COMBINE: dict[type[Likelihood], Callable[..., Prediction]] = {
     Categorical: from_classes,
     Bernoulli: from_logit,
     Gaussian: from_real,
@@ -52,12 +52,12 @@ ASSEMBLE: dict[type[Likelihood], Callable[..., Prediction]] = {
 }
 
 
-def assemble(likelihood: Likelihood, outputs: Tensor) -> Prediction:
+def combine(likelihood: Likelihood, outputs: Tensor) -> Prediction:
     """The prediction from outputs ``[S, B, ...]`` under ``likelihood``."""
     for kind in type(likelihood).__mro__:
-        if kind in ASSEMBLE:
-            return ASSEMBLE[kind](likelihood, outputs)
-    raise UnknownName("likelihood of a prediction", likelihood.name, [k.name for k in ASSEMBLE])
+        if kind in COMBINE:
+            return COMBINE[kind](likelihood, outputs)
+    raise UnknownName("likelihood of a prediction", likelihood.name, [k.name for k in COMBINE])
 
 
 def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gossamer.data import Preparation
-from gossamer.prediction import ClassPrediction, Prediction, RealPrediction
+from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 
 LEVEL = 0.9
 """Mass of the interval from ``lower`` to ``upper``."""
@@ -15,12 +15,15 @@ LEVEL = 0.9
 Columns = Mapping[str, list[str] | list[float]]
 
 
-def answer_columns(prediction: Prediction, preparation: Preparation) -> Columns:
+def answer_columns(
+    prediction: Prediction, preparation: Preparation, level: float = LEVEL
+) -> Columns:
     """The columns of an answer, one value per row of the input.
 
     Args:
         prediction: Of B rows.
         preparation: Of the run that predicted.
+        level: Mass of the interval from ``lower`` to ``upper``.
 
     Returns:
         For classes ``label``, ``prob_<name>`` for every class, ``entropy`` and
@@ -30,7 +33,7 @@ def answer_columns(prediction: Prediction, preparation: Preparation) -> Columns:
     """
     if isinstance(prediction, ClassPrediction):
         return _classes(prediction, preparation)
-    return _values(prediction, preparation)
+    return _values(prediction, preparation, level)
 
 
 def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
@@ -45,8 +48,8 @@ def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
     return columns
 
 
-def _values(prediction: RealPrediction, preparation: Preparation) -> Columns:
-    lower, upper = prediction.interval(LEVEL)
+def _values(prediction: RealPrediction, preparation: Preparation, level: float) -> Columns:
+    lower, upper = prediction.interval(level)
     # In float64: a large mean beside a small scale would swallow the digits of float32.
     found = {
         "mean": preparation.target_to_original(prediction.mean.double()),

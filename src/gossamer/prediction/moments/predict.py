@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gossamer.errors import InvalidData, InvalidValue
-from gossamer.inference import Method
 from gossamer.likelihoods import Likelihood
-from gossamer.prediction.assemble import assemble, join
-from gossamer.prediction.moments import Moments
+from gossamer.prediction.combine import combine, join
+from gossamer.prediction.draws import NoiseDraws
+from gossamer.prediction.finite import blame, require_finite_answer
+from gossamer.prediction.moments.propagate import propagate, record
+from gossamer.prediction.moments.rules import Moments
 from gossamer.prediction.passes import ROW_BLOCK, passes_of, rows_meet_in
-from gossamer.prediction.predict import evaluating
 from gossamer.prediction.prediction import Prediction
-from gossamer.prediction.propagate import propagate, record
-from gossamer.prediction.source import source_of
 
 POINTS = 256
 """Fixed points that stand for the Gaussian of the outputs.
@@ -30,53 +28,27 @@ _MOST_VALUES = 1 << 22
 """Outputs at all points that exist at a time, unless one row has more."""
 
 
-def predict_moments(
-    source: nn.Module | Method,
-    x: Tensor,
-    *,
-    likelihood: str | Likelihood = "categorical",
-    keep_samples: bool = False,
+def moments_of(
+    draws: NoiseDraws, likelihood: Likelihood, x: Tensor, *, keep_samples: bool
 ) -> Prediction:
-    """The predictive distribution of every row of ``x``, approximately and in one pass.
-
-    Every activation is carried as a Gaussian, independent of the others: its mean and variance go
-    through linear layers, convolutions, BatchNorm, average pooling and sums exactly, through ReLU
-    exactly for a Gaussian, through max pooling by Clark's formula. So it approximates
-    ``predict(..., noise="local")`` with many samples. Probabilities and labels are near those;
-    epistemic uncertainty is too small in deep networks, whose activations are correlated:
-    docs/prediction.md says by how much.
-
-    Outputs m, v become a prediction through ``POINTS`` fixed points of N(m, v) (a Sobol
-    sequence, standardised): nothing is random, and for a Gaussian likelihood mean and standard
-    deviation are exactly m and √v.
+    """See ``Posterior.predict_moments``, which asks for it.
 
     Args:
-        source: A method with a Gaussian posterior, or a converted model.
-        x: Inputs ``[B, ...]``, on the model's device.
-        likelihood: For a bare model, as in ``predict``.
+        draws: Of a network whose layers' noise is all that samples differ by.
+        likelihood: How outputs are read.
+        x: Inputs ``[B, ...]``.
         keep_samples: For classes: keep the probabilities at the fixed points.
-
-    Raises:
-        InvalidValue: The network holds something without a rule; the message names it.
-
-    Example:
-        >>> pred = predict_moments(bnn, x)  # doctest: +SKIP
-        >>> pred.probs, pred.entropy, pred.mutual_information  # doctest: +SKIP
     """
-    if x.dim() < 1 or x.shape[0] == 0:
-        raise InvalidData("x", tuple(x.shape), "must have at least one row")
-    origin = source_of(source, likelihood)
-    if not origin.samples_by_noise:
-        raise InvalidValue(
-            "source", type(source).__name__, "has no Gaussian posterior", "use predict"
-        )
     parts = []
-    with torch.no_grad(), evaluating(origin.model):
-        recorded, meet = record(origin.model), rows_meet_in(origin.model)
+    with torch.no_grad(), draws.borrow() as network:
+        recorded, meet = record(network), rows_meet_in(network)
+        first = 0
         for rows in (p for b in torch.split(x, ROW_BLOCK) for p in passes_of(b, rows_meet=meet)):
             for outputs in _outputs(propagate(recorded, rows)):
-                part = assemble(origin.likelihood, outputs)
+                part = combine(likelihood, outputs)
+                require_finite_answer(part, first, partial(blame, network, rows))
                 parts.append(part if keep_samples else join([part], keep_samples=False))
+                first += outputs.shape[1]
     return join(parts, keep_samples=keep_samples)
 
 

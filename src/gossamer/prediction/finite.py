@@ -1,0 +1,94 @@
+"""A posterior never answers from, nor with, a number that is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.errors import NonFinite
+from gossamer.prediction.prediction import ClassPrediction, Prediction
+
+
+def require_finite_weights(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise for the first tensor that holds NaN or an infinity, by its name.
+
+    Raises:
+        NonFinite: A weight is not finite.
+    """
+    for name, given in named:
+        tensor = given.detach()
+        if tensor.is_floating_point() and not _is_finite(tensor):
+            wrong = float(tensor[~torch.isfinite(tensor)].flatten()[0])
+            raise NonFinite(
+                name,
+                wrong,
+                "a weight that predicts must be finite",
+                "go back to an earlier checkpoint, or train with a lower learning rate",
+            )
+
+
+def require_finite_answer(prediction: Prediction, first: int, where: Callable[[], str]) -> None:
+    """Raise unless an answer is finite.
+
+    Args:
+        prediction: Of some rows.
+        first: Number of the first of them.
+        where: Finds out where it went wrong; asked only then.
+
+    Raises:
+        NonFinite: It is not; the message says where.
+    """
+    if isinstance(prediction, ClassPrediction):
+        parts = {"probabilities": prediction.probs}
+    else:
+        parts = {"mean": prediction.mean, "std": prediction.std}
+    for name, values in parts.items():
+        wrong = ~torch.isfinite(values)
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0, 0])
+            raise NonFinite(
+                f"{name} of row {first + row}",
+                float(values[row][wrong[row]].flatten()[0]),
+                f"an answer must be finite: {where()}",
+                "check the inputs and the weights",
+            )
+
+
+def blame(network: nn.Module, rows: Tensor) -> str:
+    """What first gave a number that is not finite, in words.
+
+    Args:
+        network: A replica of one's own, as it was when the answer was found.
+        rows: That it was given.
+    """
+    if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
+        return "the inputs are not"
+    found: list[str] = []
+
+    def note(name: str) -> Callable[[nn.Module, object, object], None]:
+        def look(module: nn.Module, inputs: object, output: object) -> None:
+            if not found and isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
+                found.append(name)
+
+        return look
+
+    handles = [
+        module.register_forward_hook(note(name)) for name, module in network.named_modules() if name
+    ]
+    try:
+        with torch.no_grad():
+            network(rows)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return f"layer {found[0]} overflowed" if found else "the likelihood overflowed"
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # One pass and no mask as long as the tensor: of NaN and infinities one bound shows them all.
+    if tensor.numel() == 0:
+        return True
+    low, high = tensor.aminmax()
+    return bool(torch.isfinite(low) & torch.isfinite(high))

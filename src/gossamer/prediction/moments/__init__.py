@@ -1,0 +1,5 @@
+"""Prediction without samples: the rules of each layer, a whole network, a posterior."""
+
+from gossamer.prediction.moments.rules import RULES, Moments, rule_of
+
+__all__ = ["RULES", "Moments", "rule_of"]

@@ -1,0 +1,239 @@
+"""A posterior that stands alone: what prediction needs, and nothing of training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gossamer.data import Preparation
+from gossamer.errors import InvalidData, InvalidValue, UnknownName
+from gossamer.likelihoods import Likelihood
+from gossamer.nn import Noise, summary
+from gossamer.prediction.archive import save
+from gossamer.prediction.combine import combine, join
+from gossamer.prediction.draws import Draws, NoiseDraws, on_device, own_copy
+from gossamer.prediction.finite import require_finite_answer
+from gossamer.prediction.moments.predict import moments_of
+from gossamer.prediction.passes import ROW_BLOCK, Passes
+from gossamer.prediction.prediction import Prediction
+from gossamer.prediction.table import LEVEL, Columns, answer_columns
+
+
+class Posterior:
+    """Networks, how their outputs are read, and how raw input becomes theirs.
+
+    Predicting never changes it, and any number of threads get the bits of one thread. It never
+    answers from, nor with, a number that is not finite. It shares its tensors with whom it came
+    from: training on changes what it shows; ``frozen`` and ``save`` keep what it is now.
+
+    Args:
+        draws: Where the networks come from, see ``gossamer.prediction.draws``.
+        likelihood: How outputs are read.
+        preparation: How raw input becomes network input, and outputs original units and label
+            names; ``None`` where the caller does that.
+        about: What else is worth keeping, as JSON values: ``model`` (name, input_shape,
+            output_size, options of ``gossamer.models.build_model``) lets an archive be loaded
+            without the network; ``num_samples`` and ``seed`` are the defaults of tables.
+    """
+
+    def __init__(
+        self,
+        draws: Draws,
+        likelihood: Likelihood,
+        preparation: Preparation | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.draws = draws
+        self.likelihood = likelihood
+        self.preparation = preparation
+        self.about: dict[str, Any] = dict(about or {})
+
+    @property
+    def max_samples(self) -> int | None:
+        """Number of different networks; ``None`` if unlimited."""
+        return self.draws.max_samples
+
+    def predict(
+        self,
+        x: Tensor,
+        num_samples: int = 5,
+        *,
+        noise: Noise = "weight",
+        seed: int = 0,
+        keep_samples: bool = True,
+    ) -> Prediction:
+        """The predictive distribution of every row of ``x``.
+
+        Args:
+            x: Inputs ``[B, ...]``, on the networks' device.
+            num_samples: Posterior samples S to average; no more than there are.
+            noise: ``weight`` draws one θ per sample for all rows; ``local`` is the training noise,
+                independent per row and pixel.
+            seed: Fixes all noise. Under ``weight``, sample s depends on (seed, s) alone. Under
+                ``local``, samples may share passes, and the noise of a row depends on (seed,
+                sample, block, rows of the block): not on memory, threads or further samples.
+            keep_samples: For classes: keep the ``[S, B, C]`` probabilities of the samples.
+
+        Raises:
+            NonFinite: A weight or an answer is NaN or infinite.
+        """
+        if num_samples < 1:
+            raise InvalidValue("num_samples", num_samples, "must be at least 1")
+        if noise not in ("weight", "local"):
+            raise UnknownName("noise", str(noise), ("weight", "local"))
+        _require_rows(x)
+        if self.max_samples is not None:
+            num_samples = min(num_samples, self.max_samples)
+        passes = Passes(self.draws, num_samples, noise, seed)
+        parts = []
+        with torch.no_grad():
+            for block, outputs in enumerate(passes.blocks(x)):
+                part = combine(self.likelihood, outputs)
+                first = block * ROW_BLOCK
+                rows = x[first : first + ROW_BLOCK]
+                require_finite_answer(part, first, partial(passes.blame, rows, block))
+                parts.append(part if keep_samples else join([part], keep_samples=False))
+        return join(parts, keep_samples=keep_samples)
+
+    def predict_moments(self, x: Tensor, *, keep_samples: bool = False) -> Prediction:
+        """The predictive distribution of every row of ``x``, approximately and in one pass.
+
+        Every activation is carried as a Gaussian, independent of the others: its mean and variance
+        go through linear layers, convolutions, BatchNorm, average pooling and sums exactly, through
+        ReLU exactly for a Gaussian, through max pooling by Clark's formula. So it approximates
+        ``predict(..., noise="local")`` with many samples. Probabilities and labels are near those;
+        epistemic uncertainty is too small in deep networks, whose activations are correlated:
+        docs/prediction.md says by how much.
+
+        Outputs m, v become a prediction through 256 fixed points of N(m, v) (a Sobol sequence,
+        standardised): nothing is random, and for a Gaussian likelihood mean and standard deviation
+        are exactly m and √v.
+
+        Args:
+            x: Inputs ``[B, ...]``, on the network's device.
+            keep_samples: For classes: keep the probabilities at the fixed points.
+
+        Raises:
+            InvalidValue: The posterior is no Gaussian of layers, or the network holds something
+                without a rule; the message names it.
+        """
+        _require_rows(x)
+        if not isinstance(self.draws, NoiseDraws):
+            raise InvalidValue(
+                "posterior",
+                type(self.draws).__name__,
+                "has no Gaussian posterior in its layers",
+                "use predict",
+            )
+        return moments_of(self.draws, self.likelihood, x, keep_samples=keep_samples)
+
+    def predict_table(
+        self,
+        rows: Mapping[str, NDArray[Any]] | NDArray[Any] | Tensor,
+        num_samples: int | None = None,
+        *,
+        noise: Noise = "weight",
+        seed: int | None = None,
+        level: float = LEVEL,
+    ) -> Columns:
+        """Answers for raw rows as columns: label names, or original units with an interval.
+
+        Args:
+            rows: As ``gossamer.data.load_inputs`` gives them: columns by name, in any order, or an
+                array.
+            num_samples: As in ``predict``; what ``about`` says, or 5, if ``None``.
+            noise: As in ``predict``.
+            seed: As in ``predict``; what ``about`` says, or 0, if ``None``.
+            level: Mass of the interval from ``lower`` to ``upper``.
+
+        Returns:
+            See ``gossamer.prediction.table.answer_columns``.
+        """
+        if self.preparation is None:
+            raise InvalidValue(
+                "posterior",
+                None,
+                "does not know how raw rows become inputs",
+                "give it a preparation, or prepare the rows and call predict",
+            )
+        count = self.about.get("num_samples", 5) if num_samples is None else num_samples
+        chosen = self.about.get("seed", 0) if seed is None else seed
+        x = self.preparation.prepare(rows).to(self.device)
+        prediction = self.predict(x, count, noise=noise, seed=chosen, keep_samples=False)
+        return answer_columns(prediction, self.preparation, level)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its networks live."""
+        first = next(self.draws.network.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+    @property
+    def size(self) -> dict[str, float | int]:
+        """``nnz`` and ``sparsity`` of the network that predicts, which is the latest sample."""
+        with self.draws.sample(0, seed=0, noise="weight") as network:
+            total = summary(network)
+        return {"nnz": total.nnz, "sparsity": total.sparsity}
+
+    def network(self, index: int = 0, *, seed: int = 0) -> nn.Module:
+        """A network of one's own, over tensors of its own: posterior sample ``index``.
+
+        Stochastic layers come with their distribution; ``gossamer.sampling`` draws from it.
+
+        Args:
+            index: Number of the sample.
+            seed: Fixes the draw where weights are drawn as a whole.
+        """
+        with self.draws.sample(index, seed=seed, noise="weight") as network:
+            return own_copy(network)
+
+    def frozen(self) -> Posterior:
+        """The same posterior over tensors of its own, which nobody trains on."""
+        return self._moved(self.draws.moved(_clone, own_copy))
+
+    def to(self, device: str | torch.device) -> Posterior:
+        """A copy on another device; off the CPU its layers run on the masked engine."""
+        target = torch.device(device)
+        moved = self._moved(
+            self.draws.moved(lambda t: t.detach().to(target, copy=True), partial(_place, target))
+        )
+        moved.likelihood.to(target)
+        return moved
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to one file, whole or not at all; ``gossamer.prediction.load`` reads it.
+
+        Raises:
+            InvalidValue: It holds something that a file cannot, which the message names.
+            CheckpointError: The file could not be written.
+        """
+        save(self, path)
+
+    def _moved(self, draws: Draws) -> Posterior:
+        likelihood = own_copy(self.likelihood)
+        assert isinstance(likelihood, Likelihood)
+        return Posterior(draws, likelihood, self.preparation, self.about)
+
+    def __repr__(self) -> str:
+        count = "any number of" if self.max_samples is None else self.max_samples
+        kind = type(self.draws).__name__
+        return f"Posterior({kind}, {self.likelihood.name}, {count} samples)"
+
+
+def _require_rows(x: Tensor) -> None:
+    if x.dim() < 1 or x.shape[0] == 0:
+        raise InvalidData("x", tuple(x.shape), "must have at least one row")
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _place(device: torch.device, network: nn.Module) -> nn.Module:
+    return on_device(network, device)
