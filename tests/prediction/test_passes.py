@@ -205,7 +205,7 @@ class TestWhoMayNot:
         x = torch.randn(2, 3, 8).double()
         with (
             sampling_together(bnn, seeds=[1, 2], rows=4, noise=noise),
-            pytest.raises(NeedsOwnPass, match="weight"),
+            pytest.raises(NeedsOwnPass, match="one draw for all samples"),
         ):
             bnn(torch.cat([x, x]))
         several = passes(bnn, 4, noise)

@@ -13,6 +13,7 @@ import gossamer as gs
 from cases.zoo import mlp
 from gossamer.errors import InvalidValue, NonFinite
 from gossamer.inference.collect import Collection
+from gossamer.nn import sparse_layers
 from gossamer.prediction import GaussianDraws, NoiseDraws, Posterior, StoredDraws, posterior_of
 from gossamer.prediction import draws as draws_module
 from gossamer.prediction import passes as passes_module
@@ -205,9 +206,8 @@ class TestValue:
         bnn = gs.to_bayesian(mlp(), 0.5, backend="native")
         moved = posterior_of(bnn).to("meta")
         assert moved.device.type == "meta"
-        assert {m.engine for m in moved.draws.network.modules() if hasattr(m, "engine")} == {
-            "masked"
-        }
+        layers = sparse_layers(moved.draws.network).values()
+        assert {layer.backend.name for layer in layers} == {"masked"}
         assert posterior_of(bnn).device.type == "cpu"
 
     def test_what_is_no_source(self):

@@ -23,7 +23,6 @@ from gossamer.nn import sparse_layers
 from gossamer.ops import choose
 from gossamer.train import Batches, Examples, RunConfig, fit, load_run, resolve_device, train
 from gossamer.train.device import own_noise, portable
-from train.bits import same
 from train.pretended import pretending
 from train.sittings import Watch, assert_same_run
 
@@ -98,7 +97,7 @@ def test_a_network_that_moves_leaves_no_tensor_behind(name: str, model: str) -> 
 
 def test_batches_go_to_the_device_and_the_examples_stay() -> None:
     examples = Examples(torch.rand(10, 3), torch.zeros(10, dtype=torch.int64))
-    for x, y in Batches(examples, 4, META).epoch(torch.Generator().manual_seed(0), 0):
+    for x, y, _ in Batches(examples, 4, META).epoch(torch.Generator().manual_seed(0), 0):
         assert x.device == y.device == META
     assert examples.x.device == examples.y.device == torch.device("cpu")
 
@@ -150,10 +149,11 @@ def test_a_run_goes_on_on_another_device_with_a_notice(
 
 def test_a_run_of_any_device_is_loaded_on_the_cpu(from_elsewhere: Path, tmp_path: Path) -> None:
     loaded = load_run(from_elsewhere)
-    assert {p.device.type for p in loaded.method.model.parameters()} == {"cpu"}
+    assert {p.device.type for p in loaded.posterior.draws.network.parameters()} == {"cpu"}
     shutil.copytree(from_elsewhere, tmp_path / "copy")
     again = load_run(tmp_path / "copy", device="auto")
-    assert same(loaded.method.state_dict(), again.method.state_dict())
+    x = torch.rand(5, 1, 8, 8)
+    assert loaded.posterior.predict(x).probs.equal(again.posterior.predict(x).probs)
 
 
 def test_noise_is_given_back() -> None:
@@ -190,10 +190,9 @@ def test_a_whole_run_goes_to_the_device(
     with pretending(monkeypatch):
         assert train(config, tmp_path / "there", stop=After(4)).status == "interrupted"
         there = train(None, tmp_path / "there", resume=True).metrics
-        loaded = load_run(tmp_path / "there").method
-        left = [where for where, one in held(loaded.model) if one.device != META]
-        assert left == []
-        assert {layer.backend.name for layer in sparse_layers(loaded.model).values()} == {"masked"}
+        network = load_run(tmp_path / "there", device="auto").posterior.network()
+        assert [where for where, one in held(network) if one.device != META] == []
+        assert {layer.backend.name for layer in sparse_layers(network).values()} == {"masked"}
     environment = json.loads((tmp_path / "there" / "environment.json").read_text())
     assert environment["device"] == "meta"
     assert here is not None
@@ -201,5 +200,5 @@ def test_a_whole_run_goes_to_the_device(
     # Noise off the CPU comes from another implementation of the same draws, equal to float32.
     for key in set(here) - {"seconds", "checkpoint_bytes"}:
         assert there[key] == pytest.approx(here[key], rel=1e-4, abs=1e-6), key
-    on_cpu = load_run(tmp_path / "there", device="cpu").method
-    assert {p.device.type for p in on_cpu.model.parameters()} == {"cpu"}
+    on_cpu = load_run(tmp_path / "there", device="cpu").posterior.network()
+    assert {p.device.type for p in on_cpu.parameters()} == {"cpu"}

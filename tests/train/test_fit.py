@@ -32,10 +32,10 @@ from gossamer.train import (
     RunConfig,
     fit,
     load_dataset,
-    load_run,
     read_records,
     train,
 )
+from gossamer.train.checkpoint import best, latest, load_checkpoint
 from gossamer.train.codec import decode, encode
 from train.bits import same
 
@@ -105,7 +105,8 @@ def test_a_fit_takes_the_steps_of_a_run(tmp_path: Path, small: RunConfig, select
         lr=0.3,
         **config.method_options,
     )
-    assert same(result.method.state_dict(), load_run(tmp_path).method.state_dict())
+    found = {"last": latest, "best": best}[select](tmp_path / "checkpoints")
+    assert same(result.method.state_dict(), load_checkpoint(found)["method"])
     epochs = [r for r in read_records(tmp_path / "record.jsonl") if r["kind"] == "epoch"]
     for mine, recorded in zip(result.history, epochs, strict=True):
         values = json.loads(json.dumps(dataclasses.asdict(mine)))

@@ -302,4 +302,7 @@ def test_loading_a_run_hashes_each_byte_once(
 
     monkeypatch.setattr(gossamer.files, "sha256", counted)
     load_run(tmp_path)
+    assert hashed == [], "a finished run is read from its posterior alone"
+    (tmp_path / "posterior.safetensors").unlink()
+    load_run(tmp_path)
     assert sorted(hashed) == ["state.json", "tensors.safetensors"]

@@ -118,7 +118,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
 
     Example:
         >>> from gossamer import to_bayesian
-        >>> float(kl_divergence(to_bayesian(nn.Linear(3, 2)))) > 0
+        >>> bool(kl_divergence(to_bayesian(nn.Linear(3, 2))) > 0)
         True
     """
     terms = []

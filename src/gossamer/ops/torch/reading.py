@@ -41,11 +41,11 @@ class ReadingBackend:
 
     def __init__(self, inner: Backend, inputs: Tensor, values: Tensor) -> None:
         self.inner, self.inputs = inner, inputs
-        self._values, self._version = values, version_of(values)
+        self._values, self._changes = values, version_of(values)
 
     def holds_for(self, values: Tensor) -> bool:
         """Whether ``values`` are those that it was said of, unchanged."""
-        return values is self._values and version_of(values) == self._version
+        return values is self._values and version_of(values) == self._changes
 
     def product(
         self,
