@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -81,14 +83,73 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("module", ["gossamer.report", "gossamer.models"])
-def test_package_imports_alone(module: str) -> None:
-    """The report must work on a machine that only has the files."""
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("gossamer", ("torch", "sklearn", "matplotlib", "gossamer.nn")),
+        ("gossamer.report", ("torch", "gossamer.train")),
+        ("gossamer.models", ("gossamer.train", "gossamer.nn")),
+        ("gossamer.optim", ("gossamer.inference", "gossamer.nn")),
+    ],
+)
+def test_package_imports_alone(module: str, absent: tuple[str, ...]) -> None:
+    """The report must work on a machine that only has the files, and without waiting for torch."""
     code = (
-        "import sys, importlib.util as u, pathlib\n"
+        "import sys\n"
         f"import {module}\n"
-        "bad = [m for m in sys.modules if m.startswith('gossamer.train')]\n"
+        f"bad = [m for m in sys.modules for a in {absent} if m == a or m.startswith(a + '.')]\n"
         "assert not bad, bad\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_public_names_load_from_their_homes() -> None:
+    for name in gossamer.__all__:
+        assert getattr(gossamer, name) is not None
+    assert set(gossamer.__all__) <= set(dir(gossamer))
+    with pytest.raises(AttributeError, match="has no attribute 'banana'"):
+        _ = gossamer.banana
+
+
+def test_no_function_hides_the_module_it_lives_in() -> None:
+    """`import gossamer.x.y as m` must give the module: a package must not export y as a name."""
+    hidden = []
+    for source in SOURCES:
+        if source.stem.startswith("__"):
+            continue
+        parts = source.relative_to(ROOT / "src").with_suffix("").parts
+        package = importlib.import_module(".".join(parts[:-1]))
+        importlib.import_module(".".join(parts))
+        if not isinstance(getattr(package, parts[-1]), types.ModuleType):
+            hidden.append(".".join(parts))
+    assert not hidden
+
+
+def test_nobody_hooks_into_every_optimiser_at_import() -> None:
+    code = (
+        "import gossamer.inference, torch.optim.optimizer as o\n"
+        "assert not o._global_optimizer_pre_hooks\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_parameter_names_are_spelt_in_nn_alone() -> None:
+    """A layer names its vectors; whoever spells them would miss those of another layer."""
+    pattern = re.compile(r"""["'.]weight_(mean|raw_std|values)\b""")
+    nn = ROOT / "src" / "gossamer" / "nn"
+    users = [
+        p.name
+        for p in SOURCES
+        if nn not in p.parents and pattern.search(p.read_text(encoding="utf-8"))
+    ]
+    assert not users
+
+
+def test_nobody_asks_for_the_class_of_a_layer() -> None:
+    """What a layer can do is asked of it: a class check leaves out what a user wrote."""
+    pattern = re.compile(r"isinstance\([^)]*(Bayesian|Deterministic)Layer")
+    allowed = {"skeleton.py"}  # says which of the two classes a file is to build again
+    users = {p.name for p in SOURCES if pattern.search(p.read_text(encoding="utf-8"))}
+    assert users <= allowed

@@ -210,7 +210,7 @@ def test_unknown_name_lists_every_model():
 
 
 def test_vgg_depth_and_image_size_of_direct_calls():
-    from gossamer.models.lenet import lenet
+    from gossamer.models.lenets import lenet
     from gossamer.models.vgg import vgg
 
     with pytest.raises(ValueError, match="depth = 12: is not a VGG; choose one of: 11, 13, 16, 19"):

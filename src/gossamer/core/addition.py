@@ -26,6 +26,7 @@ class AdditionRule:
             training backward.
         at_mean: Whether those passes use θ = μ instead of draws.
         many: Whether ``num_draws`` passes are averaged instead of one.
+        score: Key of ``gossamer.core.scores.SCORES``: what of the gradient counts.
         absolute_first: Average of |gradient| (the paper) rather than |average gradient| (the
             authors' code).
     """
@@ -34,6 +35,7 @@ class AdditionRule:
     own_pass: bool = False
     at_mean: bool = False
     many: bool = False
+    score: str = "abs"
     absolute_first: bool = True
 
     def contribution(self, gradient: Tensor) -> Tensor:

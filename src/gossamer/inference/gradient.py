@@ -141,7 +141,12 @@ class GradientMethod:
         self.subspace = None
         if swaps is not None:
             self.subspace = Subspace(
-                model, self.optimizer, total_steps=total_steps, rule=swaps, budget=budget
+                model,
+                self.optimizer,
+                total_steps=total_steps,
+                rule=swaps,
+                budget=budget,
+                group=group,
             )
         self.steps = 0
         self._step = Step(model, likelihood, self.optimizer, elbo, config, group)

@@ -27,6 +27,7 @@ from gossamer.core.support import sample_distinct
 from gossamer.core.swap import Budget, FixedBudget, LayerScores, plan_swaps
 from gossamer.errors import InvalidValue, NonFinite, UnknownName
 from gossamer.inference.addition_passes import rank_by_passes
+from gossamer.inference.group import ALONE, Group
 from gossamer.inference.objective import warn_of_decay
 from gossamer.nn import Weight, move, require_movable, require_weights, scale_parameters
 from gossamer.ops import Growth
@@ -105,6 +106,7 @@ class Subspace:
         total_steps: Optimiser steps of the whole run.
         rule: How the support moves.
         budget: How many weights each layer keeps; every layer its own number by default.
+        group: The processes that train together; it sums gradients before they are ranked.
         generator: For ``addition="random"``; by default seeded from torch's generator.
         **settings: Fields of ``rule`` to change: ``removal="snr_abs"``, ``update_every=50``, …
 
@@ -128,6 +130,7 @@ class Subspace:
         total_steps: int,
         rule: SwapRule | None = None,
         budget: Budget | None = None,
+        group: Group = ALONE,
         generator: torch.Generator | None = None,
         **settings: Any,
     ) -> None:
@@ -147,6 +150,7 @@ class Subspace:
             raise InvalidValue("num_draws", rule.num_draws, "must be at least 1")
         self.num_draws = rule.num_draws if self.rule.many else 1
         self.budget: Budget = budget or FixedBudget()
+        self.group = group
         if not self.rule.gradient and not isinstance(self.budget, FixedBudget):
             raise InvalidValue(
                 "addition",
@@ -251,7 +255,14 @@ class Subspace:
             # dense buffer.
             dense = keep_dense or layer.draws_weights or weight.name in self.reused
             offered = count * self.budget.reach
-            growth = Growth.empty(layer.support, offered, weight.values.device, keep_dense=dense)
+            growth = Growth.empty(
+                layer.support,
+                offered,
+                weight.values.device,
+                keep_dense=dense,
+                score=self.rule.score,
+                reducer=None if self.group.size == 1 else self.group,
+            )
             for each in weight.layers:
                 each.growth = growth
 

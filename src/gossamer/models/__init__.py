@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from .checks import invalid, one_of, positive_int
-from .lenet import lenet
-from .mlp import mlp
-from .norm_relu import FusingNorm, norm_relu
+from .fusing import FusingNorm, norm_relu
+from .lenets import lenet
+from .mlps import mlp
 from .resnet import resnet18, resnet20, resnet32, resnet34, resnet50
 from .vgg import vgg11, vgg13, vgg16, vgg19
-from .wide_resnet import wide_resnet, wrn_28_10
+from .wide_resnets import wide_resnet, wrn_28_10
 
 __all__ = [
     "MODELS",

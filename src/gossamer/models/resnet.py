@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import one_of, positive_int
-from .norm_relu import NormReLUStem, norm_relu
+from .fusing import NormReLUStem, norm_relu
 
 _STEMS = ("cifar", "imagenet")
 _SHORTCUTS = ("pad", "projection")

@@ -19,7 +19,7 @@ from gossamer.nn.conv import (
 from gossamer.nn.convert import to_bayesian, to_deterministic, to_sparse
 from gossamer.nn.cost import Summary, summary
 from gossamer.nn.linear import BayesianLinear, SparseLinear
-from gossamer.nn.move import adopt, move, move_parameter, require_movable, state_on
+from gossamer.nn.moving import adopt, move, move_parameter, require_movable, state_on
 from gossamer.nn.seeding import at_mean, holding_draws, sampling, sampling_together
 from gossamer.nn.stochastic import (
     NeedsOwnPass,

@@ -16,7 +16,7 @@ from gossamer.inference import build
 from gossamer.inference.chain import AUTHORS
 from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.likelihoods import Gaussian, Likelihood
-from gossamer.models.mlp import mlp
+from gossamer.models.mlps import mlp
 from gossamer.nn import sparse_layers
 
 FIRST_LAYER = "1"

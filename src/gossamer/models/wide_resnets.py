@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from .checks import invalid, positive_int
-from .norm_relu import norm_relu
+from .fusing import norm_relu
 from .resnet import init_convolutions
 
 
