@@ -116,8 +116,8 @@ def gated_parts(model: nn.Module) -> tuple[SparseLayer, Gate, SparseLayer]:
     return layers[0], gate, layers[-1]
 
 
-def build_gated(config, model, *, num_data, total_steps, likelihood):
-    net = gs.to_sparse(model, config.sparsity)
+def build_gated(config, model, *, num_data, total_steps, likelihood, generator=None):
+    net = gs.to_sparse(model, config.sparsity, generator=generator)
     assert isinstance(net, nn.Sequential)
     net.insert(1, Gate(net[0].layout.fan_out))
     elbo = gs.ELBO(net, num_data, 0.1)
@@ -155,11 +155,19 @@ class ShiftingConfig(VariationalConfig, SwapRule):
     sparsity: float = 0.9
 
 
-def build_shifting(config, model, *, num_data, total_steps, likelihood):
-    bnn = bayesian_copy(config, model, config.sparsity)
+def build_shifting(config, model, *, num_data, total_steps, likelihood, generator=None):
+    bnn = bayesian_copy(config, model, config.sparsity, generator=generator)
     elbo = warmed_elbo(config, bnn, likelihood, num_data, total_steps)
     return GradientMethod(
-        "shifting", bnn, likelihood, elbo, config, total_steps, swaps=config, budget=ByGradient()
+        "shifting",
+        bnn,
+        likelihood,
+        elbo,
+        config,
+        total_steps,
+        swaps=config,
+        budget=ByGradient(),
+        generator=generator,
     )
 
 
@@ -178,8 +186,8 @@ class L1ChainConfig(ChainConfig):
     weight_decay: float | None = 0.0
 
 
-def build_l1_chain(config, model, *, num_data, total_steps, likelihood):
-    net = sparse_copy(config, model)
+def build_l1_chain(config, model, *, num_data, total_steps, likelihood, generator=None):
+    net = sparse_copy(config, model, generator)
     prior = Laplace(config.scale)
 
     def log_prior(network: nn.Module) -> Tensor:

@@ -11,6 +11,7 @@ A new criterion is one function here and one row of ``REMOVAL``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, signature
 from typing import TypeAlias
 
 from torch import Tensor
@@ -73,8 +74,13 @@ REMOVAL: dict[str, Criterion] = {
     "snr_exp": snr_exp,
 }
 
-NEEDS_STD: frozenset[str] = frozenset(REMOVAL) - {"mean_abs"}
-"""Criteria that cannot rank the weights of a deterministic layer, which have no std."""
+NEEDS_STD: frozenset[str] = frozenset(
+    name for name, f in REMOVAL.items() if signature(f).parameters["std"].default is Parameter.empty
+)
+"""Criteria that cannot rank the weights of a deterministic layer, which have no std.
+
+A criterion that does without gives its ``std`` the default ``None``.
+"""
 
 
 def criterion(name: str) -> Criterion:

@@ -113,6 +113,7 @@ class GradientMethod:
         budget: How many weights each layer keeps then; its own number by default.
         skip_step_on_swap: Leave the optimiser step out where a swap is due, as the SSVI authors do.
         group: The processes that train together.
+        generator: Of random swaps; seeded from torch's generator if ``None``.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class GradientMethod:
         budget: Budget | None = None,
         skip_step_on_swap: bool = False,
         group: Group = ALONE,
+        generator: torch.Generator | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -147,6 +149,7 @@ class GradientMethod:
                 rule=swaps,
                 budget=budget,
                 group=group,
+                generator=generator,
             )
         self.steps = 0
         self._step = Step(model, likelihood, self.optimizer, elbo, config, group)
@@ -257,12 +260,17 @@ PAPER: dict[str, Any] = {
 
 
 def bayesian_copy(
-    config: VariationalConfig, model: nn.Module, sparsity: float, sparsity_distribution: str = "erk"
+    config: VariationalConfig,
+    model: nn.Module,
+    sparsity: float,
+    sparsity_distribution: str = "erk",
+    *,
+    generator: torch.Generator | None = None,
 ) -> nn.Module:
     """A Bayesian copy of ``model`` with the prior and initial posterior of ``config``."""
     redraw = config.initial_mean_std is not None
     if redraw:
-        model = _redrawn(model, float(config.initial_mean_std or 0.0))
+        model = _redrawn(model, float(config.initial_mean_std or 0.0), generator)
     return to_bayesian(
         model,
         sparsity,
@@ -272,6 +280,7 @@ def bayesian_copy(
         posterior_std=config.posterior_std,
         posterior_share=config.posterior_share,
         backend=config.backend,
+        generator=generator,
     )
 
 
@@ -296,10 +305,11 @@ def warmed_elbo(
     )
 
 
-def _redrawn(model: nn.Module, std: float) -> nn.Module:
+def _redrawn(model: nn.Module, std: float, generator: torch.Generator | None) -> nn.Module:
     """A copy whose convertible weights are drawn from N(0, std²)."""
     model = copy.deepcopy(model)
     with torch.no_grad():
         for candidate in find_candidates(model):
-            candidate.modules[0].weight.normal_(0.0, std)  # type: ignore[operator]
+            weight = candidate.modules[0].weight
+            weight.normal_(0.0, std, generator=generator)  # type: ignore[operator]
     return model

@@ -7,6 +7,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+import torch
 from torch import nn
 
 from gossamer.errors import InvalidValue, UnknownName
@@ -63,6 +64,7 @@ def build(
     total_steps: int,
     likelihood: str | Likelihood = "categorical",
     preset: str = "default",
+    generator: torch.Generator | None = None,
     **settings: Any,
 ) -> Method:
     """A method, ready to step.
@@ -74,6 +76,9 @@ def build(
         total_steps: Optimiser steps of the whole run.
         likelihood: Name or instance.
         preset: Named settings of the method, such as ``paper``.
+        generator: Source of the structure: support, initial posterior, random swaps. torch's
+            default one if ``None``. Noise always comes from the default one. So processes that
+            train together give equal generators and seed their noise apart.
         **settings: Changes to the preset, checked by name.
 
     Example:
@@ -95,4 +100,5 @@ def build(
         total_steps=total_steps,
         # A copy, as of the model: two methods must not train one noise.
         likelihood=copy.deepcopy(make_likelihood(likelihood)),
+        generator=generator,
     )

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from gossamer.core.schedule import Cyclical
@@ -73,13 +74,16 @@ class SamplerConfig(StepConfig):
         return self.label_lr if likelihood.has_labels else self.real_lr
 
 
-def sparse_copy(config: SamplerConfig, model: nn.Module) -> nn.Module:
-    """A copy of ``model`` with deterministic layers on the support of the config."""
+def sparse_copy(
+    config: SamplerConfig, model: nn.Module, generator: torch.Generator | None = None
+) -> nn.Module:
+    """A copy of ``model`` with deterministic layers on a support that ``generator`` draws."""
     return to_sparse(
         model,
         config.sparsity,
         sparsity_distribution=config.sparsity_distribution,
         backend=config.backend,
+        generator=generator,
     )
 
 

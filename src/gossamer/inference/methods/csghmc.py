@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from gossamer.core.langevin import check_betas
@@ -46,9 +47,10 @@ def build(
     num_data: int,
     total_steps: int,
     likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> ChainMethod:
     """The method on a copy of ``model``."""
-    net = sparse_copy(config, model)
+    net = sparse_copy(config, model, generator)
     optimizer = SGHMC(
         sampler_groups(config, net, likelihood, num_data),
         config.step_for(likelihood),

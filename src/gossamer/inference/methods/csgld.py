@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from gossamer.inference.chain import ChainConfig, ChainMethod
@@ -32,9 +33,10 @@ def build(
     num_data: int,
     total_steps: int,
     likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> ChainMethod:
     """The method on a copy of ``model``."""
-    net = sparse_copy(config, model)
+    net = sparse_copy(config, model, generator)
     optimizer = SGLD(
         sampler_groups(config, net, likelihood, num_data),
         config.step_for(likelihood),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gossamer.core.langevin import check_betas
@@ -88,9 +89,10 @@ def build(
     num_data: int,
     total_steps: int,
     likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> CVAdamMethod:
     """The method on a copy of ``model``."""
-    net = sparse_copy(config, model)
+    net = sparse_copy(config, model, generator)
     optimizer = CVAdam(
         sampler_groups(config, net, likelihood, num_data),
         config.step_for(likelihood),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from gossamer.inference.chain import (
@@ -36,9 +37,10 @@ def build(
     num_data: int,
     total_steps: int,
     likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> ChainMethod:
     """The method on a copy of ``model``."""
-    net = sparse_copy(config, model)
+    net = sparse_copy(config, model, generator)
     optimizer = preconditioned(config, net, likelihood, num_data)
     return ChainMethod("cv_sghmc", net, likelihood, optimizer, config, total_steps)
 

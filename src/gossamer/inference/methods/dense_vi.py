@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from gossamer.inference.gradient import (
@@ -39,9 +40,10 @@ def build(
     num_data: int,
     total_steps: int,
     likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> GradientMethod:
     """The method on a copy of ``model``."""
-    bnn = bayesian_copy(config, model, sparsity=0.0)
+    bnn = bayesian_copy(config, model, sparsity=0.0, generator=generator)
     elbo = warmed_elbo(config, bnn, likelihood, num_data, total_steps)
     return GradientMethod("dense_vi", bnn, likelihood, elbo, config, total_steps)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gossamer.core.spike_slab import require_narrower
@@ -148,9 +149,10 @@ def build(
     num_data: int,
     total_steps: int,
     likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> EMMCMC:
     """The method on a copy of ``model``."""
-    net = sparse_copy(config, model)
+    net = sparse_copy(config, model, generator)
     optimizer = preconditioned(config, net, likelihood, num_data)
     return EMMCMC(net, likelihood, optimizer, config, num_data, total_steps)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch import nn
 
 from gossamer.inference.gradient import GradientMethod, OptimizerConfig
@@ -49,7 +50,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(
-    config: RigLConfig, model: nn.Module, *, num_data: int, total_steps: int, likelihood: Likelihood
+    config: RigLConfig,
+    model: nn.Module,
+    *,
+    num_data: int,
+    total_steps: int,
+    likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> GradientMethod:
     """The method on a copy of ``model``; the random support comes from torch's generator."""
     net = to_sparse(
@@ -57,6 +64,7 @@ def build(
         config.sparsity,
         sparsity_distribution=config.sparsity_distribution,
         backend=config.backend,
+        generator=generator,
     )
     shared = {f.name: getattr(config, f.name) for f in fields(SwapSettings)}
     return GradientMethod(
@@ -67,6 +75,7 @@ def build(
         config,
         total_steps,
         swaps=SwapRule(removal="mean_abs", **shared),
+        generator=generator,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from gossamer.inference.gradient import GradientMethod, OptimizerConfig
@@ -46,7 +47,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(
-    config: SGDConfig, model: nn.Module, *, num_data: int, total_steps: int, likelihood: Likelihood
+    config: SGDConfig,
+    model: nn.Module,
+    *,
+    num_data: int,
+    total_steps: int,
+    likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> GradientMethod:
     """The method on a copy of ``model``."""
     net = to_sparse(
@@ -54,6 +61,7 @@ def build(
         config.sparsity,
         sparsity_distribution=config.sparsity_distribution,
         backend=config.backend,
+        generator=generator,
     )
     return GradientMethod("sgd", net, likelihood, ELBO(net, num_data, 0.0), config, total_steps)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from gossamer.inference.gradient import (
@@ -52,10 +53,18 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(
-    config: SSVIConfig, model: nn.Module, *, num_data: int, total_steps: int, likelihood: Likelihood
+    config: SSVIConfig,
+    model: nn.Module,
+    *,
+    num_data: int,
+    total_steps: int,
+    likelihood: Likelihood,
+    generator: torch.Generator | None = None,
 ) -> GradientMethod:
     """The method on a copy of ``model``; the random support comes from torch's generator."""
-    bnn = bayesian_copy(config, model, config.sparsity, config.sparsity_distribution)
+    bnn = bayesian_copy(
+        config, model, config.sparsity, config.sparsity_distribution, generator=generator
+    )
     return GradientMethod(
         "ssvi",
         bnn,
@@ -64,6 +73,7 @@ def build(
         config,
         total_steps,
         swaps=config,
+        generator=generator,
         skip_step_on_swap=config.skip_step_on_swap,
     )
 
