@@ -86,6 +86,33 @@ class SwapPlan:
     added: Tensor
 
 
+@dataclass(frozen=True)
+class LayerSwap:
+    """Counts of one layer's swap.
+
+    Weights kept in all, and how many left and entered: as many under a fixed budget.
+    """
+
+    nnz: int
+    removed: int
+    added: int
+
+
+@dataclass(frozen=True)
+class SwapInfo:
+    """What a swap did.
+
+    Attributes:
+        step: Optimiser steps done.
+        fraction: r_t, the share of each layer's weights that was up for removal.
+        layers: By layer name. A layer that no backward pass reached is not in it.
+    """
+
+    step: int
+    fraction: float
+    layers: dict[str, LayerSwap]
+
+
 def plan_swaps(layers: Sequence[LayerScores], budget: Budget) -> list[SwapPlan]:
     """One plan per layer; the number of kept weights of all of them together stays exact.
 

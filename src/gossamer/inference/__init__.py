@@ -1,5 +1,6 @@
 """Methods behind one protocol (``methods/``, one file each), and the pieces for own loops."""
 
+from gossamer.core.swap import LayerSwap, SwapInfo
 from gossamer.inference.batch import Batch
 from gossamer.inference.group import Alone, Group
 from gossamer.inference.method import Method, MethodEntry, StepInfo
@@ -19,7 +20,7 @@ from gossamer.inference.registry import (
     register_method,
     resolve_config,
 )
-from gossamer.inference.subspace import LayerSwap, Subspace, SwapInfo, SwapRule
+from gossamer.inference.subspace import Subspace, SwapRule
 
 __all__ = [
     "ELBO",

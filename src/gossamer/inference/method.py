@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from gossamer.core.swap import SwapInfo
 from gossamer.inference.batch import Batch
 from gossamer.inference.step import Taken
-from gossamer.inference.subspace import SwapInfo
 from gossamer.likelihoods import Likelihood
 from gossamer.prediction import Posterior
 

@@ -24,7 +24,14 @@ from gossamer.core.removal import NEEDS_STD, criterion
 from gossamer.core.schedule import SwapSchedule
 from gossamer.core.sigma_init import sigma_rule
 from gossamer.core.support import sample_distinct
-from gossamer.core.swap import Budget, FixedBudget, LayerScores, plan_swaps
+from gossamer.core.swap import (
+    Budget,
+    FixedBudget,
+    LayerScores,
+    LayerSwap,
+    SwapInfo,
+    plan_swaps,
+)
 from gossamer.errors import InvalidValue, NonFinite, UnknownName
 from gossamer.inference.addition_passes import rank_by_passes
 from gossamer.inference.group import ALONE, Group
@@ -34,33 +41,6 @@ from gossamer.ops import Growth
 
 MAX_POSTPONED = 10
 """Swaps postponed in a row because of non-finite scores before it is an error."""
-
-
-@dataclass(frozen=True)
-class LayerSwap:
-    """Counts of one layer's swap.
-
-    Weights kept in all, and how many left and entered: as many under a fixed budget.
-    """
-
-    nnz: int
-    removed: int
-    added: int
-
-
-@dataclass(frozen=True)
-class SwapInfo:
-    """What a swap did.
-
-    Attributes:
-        step: Optimiser steps done.
-        fraction: r_t, the share of each layer's weights that was up for removal.
-        layers: By layer name. A layer that no backward pass reached is not in it.
-    """
-
-    step: int
-    fraction: float
-    layers: dict[str, LayerSwap]
 
 
 @dataclass(frozen=True, kw_only=True)
