@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gossamer as gs
 from cases.zoo import SelfAttention, encoder_layer
-from gossamer.nn import base, sparse_layers
+from gossamer.nn import BayesianLayer, sparse_layers, stochastic
 from gossamer.ops import normal_like
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # float64, other order of sums
@@ -19,7 +19,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # float64, other order of sums
 class Noisy(nn.Module):
     """A plain layer with local noise from given normals: y = μx + b + sqrt(σ²x²) ε."""
 
-    def __init__(self, layer: base.BayesianLayer, seed: Tensor) -> None:
+    def __init__(self, layer: BayesianLayer, seed: Tensor) -> None:
         super().__init__()
         mean, variance = torch.zeros(2, layer.layout.numel, dtype=torch.float64)
         mean[layer.support.positions()] = layer.weight_mean.detach()
@@ -32,7 +32,7 @@ class Noisy(nn.Module):
         return x @ self.mean.T + self.bias + spread.sqrt() * normal_like(self.seed, spread)
 
 
-def drawn(layer: base.BayesianLayer, seed: Tensor) -> Tensor:
+def drawn(layer: BayesianLayer, seed: Tensor) -> Tensor:
     """θ = μ + σε, dense."""
     weight = torch.zeros(layer.layout.numel, dtype=torch.float64)
     noise = normal_like(seed, layer.weight_mean)
@@ -54,7 +54,7 @@ def record_seeds(monkeypatch) -> list[Tensor]:
         seeds.append(torch.randint(2**62, (), dtype=torch.int64))
         return seeds[-1]
 
-    monkeypatch.setattr(base, "draw_seed", recording)
+    monkeypatch.setattr(stochastic, "draw_seed", recording)
     return seeds
 
 

@@ -217,7 +217,7 @@ def test_variance_zero_gives_the_mean_and_no_gradient_to_the_std(engine):
         torch.full_like(mean, 0.5),
         nn.Parameter(torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)),
         prior=Gaussian(1.0),
-        engine=engine,
+        backend=engine,
     )
     # Row 0: everything dead. Row 1: only inputs that no kept weight reads. Row 2: input 0 alone.
     x = torch.tensor(

@@ -138,7 +138,7 @@ def test_a_run_goes_on_with_its_engines(name):
     steps(method, 4)
     state = copy.deepcopy(method.state_dict())
     saved = {"0": "native", "2": "masked", "4": "masked"}
-    assert state["engines"] == saved == engines(method.model)
+    assert state["backends"] == saved == engines(method.model)
     other = build(name, backend="native", seed=1, **options)
     assert engines(other.model) != saved
     other.load_state_dict(state)

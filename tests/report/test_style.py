@@ -30,7 +30,10 @@ def imported(path: Path) -> set[str]:
 def test_files_only_no_torch_and_no_global_plot_state(path):
     names = imported(path)
     inside = {name for name in names if name.startswith("gossamer.")}
-    assert all(name.startswith(("gossamer.report", "gossamer.errors")) for name in inside)
+    assert all(
+        name.startswith(("gossamer.report", "gossamer.errors", "gossamer.estimates"))
+        for name in inside
+    )
     assert not any(name.split(".")[0] == "torch" or "pyplot" in name for name in names)
 
 
