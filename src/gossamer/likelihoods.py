@@ -1,7 +1,6 @@
-"""Likelihoods.
+"""Likelihoods: how network outputs and targets meet.
 
-How network outputs and targets meet. Each gives one log-likelihood per example, summed over its
-target's elements.
+Each gives one log-likelihood per example, summed over its target's elements.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SUITES: dict[str, tuple[Measure, str]] = {
     "step": (step.measure, "time a whole training step"),
     "memory": (memory.measure, "count the bytes of training"),
     "predict": (predict.measure, "time posterior prediction"),
-    "choice": (choice.measure, "time both engines where the automatic choice is close"),
+    "choice": (choice.measure, "time both backends where the automatic choice is close"),
 }
 """What each suite runs at one number of threads, and what it is."""
 

@@ -1,10 +1,8 @@
 """Addition criteria (Sec. 3.3.2): where the scores E_q|E_x ∇_θ f| of free positions come from.
 
-The highest enter.
-
-A criterion is a row of ``ADDITION``: how often the loss is differentiated at a swap, and at which
-weights. The gradient itself is caught in the backward pass (`gossamer.ops.growth`), so a new
-criterion is a new row.
+The positions with the highest scores enter. A criterion is a row of ``ADDITION``: how often the
+loss is differentiated at a swap, and at which weights. The gradient itself is caught in the
+backward pass (`gossamer.ops.growth`), so a new criterion is a new row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The six removal criteria of SSVI (3.3.1): a score for each weight, and the LOWEST scores leave.
+"""The removal criteria of SSVI (Sec. 3.3.1): a score for each weight; the LOWEST scores leave.
 
 Each is ``f(mean, std)`` with tensors of one shape, μ = ``mean`` and σ = ``std`` of θ ~ N(μ, σ²),
 and returns a float64 tensor of that shape (float32 on a device without float64). A score is the

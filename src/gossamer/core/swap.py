@@ -1,7 +1,6 @@
-"""One swap.
+"""One swap: which positions leave, which enter, and how vectors over the support follow.
 
-Which positions leave, which enter, and how every vector over the support follows (Algorithm 1,
-lines 9-11).
+Lines 9-11 of Algorithm 1 of li2024ssvi, planned over all layers at once.
 """
 
 from __future__ import annotations

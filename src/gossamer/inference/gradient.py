@@ -213,7 +213,7 @@ class VariationalConfig(OptimizerConfig):
             noise, else ``KL_WEIGHT``.
         kl_warmup: Share of the run over which β rises from 0.
         temperature: Of the posterior.
-        backend: Engine of the layers: ``auto`` chooses per layer.
+        backend: What computes the layers; ``auto`` chooses per layer.
     """
 
     std_lr: float | None = 1e-2

@@ -1,6 +1,4 @@
-"""The objective.
-
-The one place where likelihood, KL, number of data, temperature and batch size meet.
+"""The objective: where likelihood, KL, number of data, temperature and batch size meet.
 
 loss = mean negative log-likelihood + kl_weight · temperature · KL / num_data, which is Eq. (1)
 divided by num_data.

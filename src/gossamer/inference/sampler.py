@@ -33,9 +33,9 @@ class SamplerConfig(StepConfig):
     """Settings of network, prior and step size.
 
     Attributes:
-        lr: Step at the start of a cycle: Δt², or the plain step of ``csgld``. ``None``:
-            ``label_lr`` where targets are labels, else ``real_lr``, which is smaller: the curvature
-            of a Gaussian likelihood is one over the square of the noise it finds.
+        lr: Step at the start of a cycle: Δt², or the plain step of ``csgld`` and ``cv_adam``.
+            ``None`` depends on the likelihood: the step for real targets is smaller than that for
+            labels, because the curvature of a Gaussian likelihood is one over the noise's square.
         temperature: 1 for the posterior.
         weight_decay: δ/N, the prior's precision over the number of data; ``None`` is that of the
             prior of variational inference, which follows the width of a layer.
@@ -43,7 +43,7 @@ class SamplerConfig(StepConfig):
         cycles: Half cosines of the step size.
         sparsity: Share of weights removed before training; 0 is dense.
         sparsity_distribution: ``erk``, ``uniform``, ``uniform_dense_first``.
-        backend: Engine of the layers: ``auto`` chooses per layer.
+        backend: What computes the layers; ``auto`` chooses per layer.
     """
 
     label_lr: ClassVar[float] = 0.1

@@ -39,7 +39,7 @@ def common_state(method: Stepped) -> dict[str, Any]:
 def require_own_state(method: Stepped, state: dict[str, Any]) -> None:
     """Raise unless ``state`` was saved by a method of this name.
 
-    States of gradient methods from before 0.2 have no name: what else is in them must do.
+    Earlier states of gradient methods have no name: what else is in them must do.
     """
     if state.get("method", method.name) != method.name or "model" not in state:
         raise not_own_state(method.name, state.get("method"))
@@ -52,7 +52,7 @@ def not_own_state(name: str, saved: object = None) -> InvalidValue:
 
 
 def saved_backends(state: dict[str, Any]) -> dict[str, str]:
-    """What every layer ran on; states from before 0.2 call it ``engines``."""
+    """What every layer ran on; earlier states call it ``engines``."""
     found: dict[str, str] = state.get("backends", state.get("engines", {}))
     return found
 

@@ -30,7 +30,8 @@ class StepConfig:
             gradients no longer samples its posterior.
         accumulate: Parts of a batch that are differentiated one after the other, for batches that
             do not fit into memory; the step is that of the whole batch.
-        autocast: Run dense products in bfloat16; variances, noise and KL stay in float32.
+        autocast: Run products in bfloat16; variances, noise and KL stay in float32. Native kernels
+            know no bfloat16: layers are then computed by the masked backend.
     """
 
     clip_norm: float | None = None

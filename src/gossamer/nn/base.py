@@ -1,6 +1,6 @@
-"""What all sparse layers share.
+"""What all sparse layers share: a support, a bias, a backend, and vectors over the support.
 
-A support, a bias, a backend, and the three ways to use the weights (mean, one draw, local noise).
+A Bayesian layer uses its weights in one of three ways: the mean, one draw, or local noise.
 """
 
 from __future__ import annotations

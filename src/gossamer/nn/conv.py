@@ -1,8 +1,6 @@
-"""Sparse convolutions.
+"""Sparse convolutions: one N-d implementation, and thin classes for 1, 2 and 3 dimensions.
 
-One N-d implementation, thin classes for 1, 2, 3 dimensions, plain and transposed.
-
-Shapes as in torch: ``[B, C, *spatial]`` or unbatched ``[C, *spatial]``.
+Plain and transposed. Shapes as in torch: ``[B, C, *spatial]`` or unbatched ``[C, *spatial]``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a model costs.
-
-Kept weights, bytes, and floating-point operations per example, layer by layer.
-"""
+"""What a model costs, layer by layer: kept weights, bytes, floating-point operations."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def _check(weight: Weight, support: Support, source: Tensor) -> None:
 
 
 def _place(weight: Weight, support: Support) -> None:
-    """The index buffers of all layers that use the weight, and what their engines derive."""
+    """The index buffers of all layers that use the weight, and what their backends derive."""
     indices = support.indices
     for layer in weight.layers:
         held = layer.indices

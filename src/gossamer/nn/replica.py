@@ -44,7 +44,7 @@ def replicate(network: nn.Module, tensors: Mapping[str, Tensor] | None = None) -
     Args:
         network: Any module.
         tensors: Parameters and buffers to take instead, by their names in ``state_dict``. A sparse
-            layer may get a support of another size; what its engine derives from it is made anew.
+            layer may get a support of another size; what its backend derives from it is made anew.
 
     Raises:
         InvalidValue: A part of the network cannot be replicated; the message names it.
@@ -178,7 +178,7 @@ class _Copier:
         return self._buffers.setdefault(id(present), given)
 
     def _derive(self, prefix: str, layer: SparseLayer) -> None:
-        """Put the given support into a layer, and what its engine reads of it."""
+        """Put the given support into a layer, and what its backend reads of it."""
         vectors = _vectors(layer)
         indices = self._tensors.get(f"{prefix}indices")
         if indices is None and any(len(v) != layer.layout.numel for v in vectors):

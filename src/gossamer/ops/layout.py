@@ -1,7 +1,4 @@
-"""What linear map a weight stands for.
-
-Matrix product, convolution or transposed convolution, with its geometry.
-"""
+"""What linear map a weight stands for: a product, a convolution, a transposed one; its geometry."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Posterior prediction.
+"""Prediction from a posterior that stands alone, without the method that trained it.
 
-A posterior that stands alone; the average over its samples, or moments in one pass; and the split
-into epistemic and aleatoric uncertainty.
+The average over its samples or moments in one pass, each with its epistemic and aleatoric part.
 """
 
 from gossamer.prediction.archive import load

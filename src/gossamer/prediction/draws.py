@@ -238,7 +238,7 @@ def own_copy(network: nn.Module) -> nn.Module:
 
 
 def on_device(network: nn.Module, device: torch.device) -> nn.Module:
-    """A copy elsewhere, by an engine that runs there."""
+    """A copy elsewhere, by a backend that runs there."""
     copied = own_copy(network)
     if device.type != "cpu":
         for layer in sparse_layers(copied).values():

@@ -198,7 +198,7 @@ class Posterior:
         return self._moved(self.draws.moved(_clone, own_copy))
 
     def to(self, device: str | torch.device) -> Posterior:
-        """A copy on another device; off the CPU its layers run on the masked engine."""
+        """A copy on another device; off the CPU its layers run on the masked backend."""
         target = torch.device(device)
         moved = self._moved(
             self.draws.moved(lambda t: t.detach().to(target, copy=True), partial(_place, target))

@@ -1,7 +1,4 @@
-"""What a prediction holds.
-
-The average over posterior samples, and where its uncertainty comes from.
-"""
+"""What a prediction holds: the average over posterior samples, and its uncertainty in parts."""
 
 from __future__ import annotations
 

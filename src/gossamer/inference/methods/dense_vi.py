@@ -1,6 +1,6 @@
-"""Dense variational inference.
+"""Dense variational inference: a Gaussian on every weight (Eq. 1 of li2024ssvi).
 
-A Gaussian on every weight (Eq. 1), the method that SSVI is measured against.
+The method that SSVI is measured against.
 """
 
 from __future__ import annotations

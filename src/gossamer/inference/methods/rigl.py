@@ -1,7 +1,6 @@
-"""RigL (Evci et al., ICML 2020).
+"""RigL (Evci et al., ICML 2020): a deterministic network on a support of fixed size.
 
-A deterministic network on a support of fixed size: the smallest weights leave, the largest
-gradients enter.
+The smallest weights leave, the positions with the largest gradients enter.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class RigLConfig(OptimizerConfig, SwapSettings):
     Attributes:
         sparsity: Share of weights removed, constant and exact.
         sparsity_distribution: ``erk``, ``uniform``, ``uniform_dense_first``.
-        backend: Engine of the layers: ``auto`` chooses per layer.
+        backend: What computes the layers; ``auto`` chooses per layer.
     """
 
     sparsity: float = 0.95

@@ -1,6 +1,6 @@
-"""Plain training of a deterministic network.
+"""Plain training of a deterministic network: the baseline without a posterior.
 
-The baseline without a posterior. With a sparsity, on a random support that never moves.
+With a sparsity it trains on a random support that never moves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SGDConfig(OptimizerConfig):
     Attributes:
         sparsity: Share of weights removed before training, for a static sparse network; 0 is dense.
         sparsity_distribution: ``erk``, ``uniform``, ``uniform_dense_first``.
-        backend: Engine of the layers: ``auto`` chooses per layer.
+        backend: What computes the layers; ``auto`` chooses per layer.
     """
 
     sparsity: float = 0.0

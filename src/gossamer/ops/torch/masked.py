@@ -1,7 +1,6 @@
-"""The reference backend.
+"""The reference backend: dense torch products of a scattered weight.
 
-Dense torch products of a scattered weight. Any device, any dtype, any optimiser; cost of a dense
-layer.
+It runs on any device, with any dtype and any optimiser, at the cost of a dense layer.
 """
 
 from __future__ import annotations
