@@ -19,7 +19,10 @@ _PANELS = (
 
 def main(folder: Path, out: Path) -> None:
     """Draw three panels of dots with standard errors, one dot per method."""
-    rows = json.loads((folder / "table.json").read_text(encoding="utf-8"))["rows"]
+    found = folder / "outcome.json"
+    if not found.exists():
+        found = folder / "table.json"  # folders of earlier versions
+    rows = json.loads(found.read_text(encoding="utf-8"))["rows"]
     figure = Figure(figsize=(9.0, 2.4), layout="constrained")
     labels = [row["label"] for row in rows]
     for place, (metric, title, factor) in enumerate(_PANELS, start=1):
