@@ -6,7 +6,6 @@ may do without touching the package.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import math
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 
 import gossamer as gs
-from contract.throwaway import MOVES_BUDGET, THROWAWAY, gated_parts
+from contract.throwaway import MOVES_BUDGET, THROWAWAY, Gate, gated_parts
 from gossamer.errors import InvalidData, InvalidValue, NonFinite
 from gossamer.inference import METHODS, Batch, SwapInfo
 from gossamer.nn import at_mean, sparse_layers, stochastic_modules
@@ -313,32 +312,87 @@ def test_weights_of_examples(name):
         (weighted, Batch(x[:6], y[:6], counts)),
     ):
         torch.manual_seed(0)
-        with at_the_means(method.model):
+        with at_mean(method.model):
             step[method] = method.step(batch)
     assert step[weighted].nll == pytest.approx(step[plain].nll, rel=1e-5)
+    for ours, theirs in zip(weighted.model.parameters(), plain.model.parameters(), strict=True):
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
     with pytest.raises(InvalidData, match=r"weight shape = \(3,\): must be \(6,\)"):
         plain.step((x[:6], y[:6], torch.ones(3)))
     with pytest.raises(InvalidData, match=r"weight.*finite and not negative"):
         plain.step((x[:6], y[:6], torch.tensor([1.0, 1, 1, 1, 1, -1])))
 
 
-@contextlib.contextmanager
-def at_the_means(model: nn.Module):
-    """Training mode without noise: what a weight does to a loss is then exact."""
-    with at_mean(model):
-        yield
+@every_method
+def test_accumulating_parts_swaps_as_the_whole_batch_does(name):
+    """Gradients of the parts are one gradient, also for what enters the support."""
+    net = nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 3)).double()
+    x, y = clusters(20)
+    methods = [build(name, net=net, accumulate=count) for count in (1, 3)]
+    for method in methods:
+        torch.manual_seed(4)
+        with at_mean(method.model):
+            infos = [method.step((x.double(), y)) for _ in range(7)]
+    one, three = (sparse_layers(method.model) for method in methods)
+    for key, layer in one.items():
+        assert layer.support.same_as(three[key].support), key
+    if has(name, "addition"):
+        assert sum(s.added for i in infos if i.swap for s in i.swap.layers.values()) > 0
+
+
+@every_method
+def test_a_step_that_fails_does_not_move_the_schedules(name):
+    """Its KL weight and learning rate are those of the next try."""
+    one, two = (build(name, accumulate=3) for _ in range(2))
+    x, y = clusters(9)
+    broken = x.clone()
+    broken[-1] = math.nan
+    with pytest.raises(NonFinite):
+        two.step((broken, y))
+    infos = [method.step((x, y)) for method in (one, two)]
+    assert infos[0].kl_weight == infos[1].kl_weight
+    assert infos[0].lr == infos[1].lr
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if "csg" not in n and "cv_" not in n])
+def test_states_of_the_first_version_still_load(name):
+    """They call backends engines, and those of gradient methods have no name."""
+    one, two = build(name), build(name, seed=1)
+    run(one, 4)
+    state = copy.deepcopy(one.state_dict())
+    state["engines"] = state.pop("backends")
+    if "elbo" in state:
+        del state["method"]
+    two.load_state_dict(state)
+    assert_same_state(two.state_dict(), one.state_dict())
+
+
+@every_method
+def test_a_posterior_goes_through_a_file(name, tmp_path):
+    """Modules of the test's own too, also where units have left."""
+    method = build(name)
+    run(method, 8)
+    x, _ = clusters(9)
+    posterior = method.posterior()
+    posterior.save(tmp_path / "it.safetensors")
+    plain = network()
+    if name == "gated":
+        plain.insert(1, Gate(16))
+    loaded = gs.load(tmp_path / "it.safetensors", network=plain)
+    assert torch.equal(loaded.predict(x, 3).samples, posterior.predict(x, 3).samples)
 
 
 @every_method
 def test_accumulating_parts_is_the_step_of_the_whole_batch(name):
-    """Without noise and BatchNorm the parameters agree to rounding, uneven parts included."""
+    """Without noise and BatchNorm the gradients agree to rounding, uneven parts included."""
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     x, y = clusters(10)
     methods = [build(name, net=net, accumulate=count) for count in (1, 3)]
     infos = []
     for method in methods:
         torch.manual_seed(4)
-        with at_the_means(method.model):
+        with at_mean(method.model):
             infos.append(method.step((x, y)))
     one, three = infos
     assert three.loss == pytest.approx(one.loss, rel=1e-5)

@@ -36,6 +36,8 @@ from gossamer.optim import SGHMC
 class Gate(StochasticModule):
     """z ⊙ x with z ~ N(mean, std²) per unit, prior N(1, 1); dropped units are 0."""
 
+    resizes = True
+
     def __init__(self, units: int) -> None:
         super().__init__()
         self.units = units

@@ -17,6 +17,7 @@ from gossamer.core.support import Support
 from gossamer.errors import InvalidValue
 from gossamer.nn import adopt, move, sparse_layers, weights_of
 from gossamer.ops import Growth
+from gossamer.optim import CVSGHMC
 
 ENGINES = ["masked", pytest.param("native", marks=needs_native)]
 every_engine = pytest.mark.parametrize("engine", ENGINES)
@@ -240,6 +241,60 @@ def test_everything_follows_to_a_support_of_any_size(engine, bayesian, size, kin
     opt.zero_grad()
     model(torch.randn(6, 8)).square().sum().backward()
     opt.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [4, 30])
+def test_a_loss_that_is_still_alive_does_not_hold_the_old_length(dtype, size):
+    """A plain loop keeps its last loss; the next backward must meet the new length."""
+    model = gs.to_bayesian(nn.Linear(8, 5), 0.7).to(dtype)
+    opt = torch.optim.Adam(gs.parameter_groups(model, lr=0.01))
+    (weight,) = weights_of(model)
+    for _ in range(3):
+        loss = model(torch.randn(6, 8, dtype=dtype)).square().sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        support = Support.random((5, 8), size if weight.layer.nnz != size else size + 3)
+        move(weight, support, weight.layer.support.slots(support.positions()), optimizer=opt)
+    assert float(loss.detach()) > 0.0
+    assert weight.values.grad.numel() == weight.layer.nnz
+
+
+def test_two_weights_may_move_to_one_support():
+    """A support is a value: moving one of them again must not move the other."""
+    model = gs.to_sparse(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), 0.5)
+    one, two = weights_of(model)
+    support = Support.from_positions(torch.arange(4), (4, 4))
+    for weight in (one, two):
+        move(weight, support, torch.full((4,), -1))
+    move(one, Support.from_positions(torch.arange(8, 12), (4, 4)), torch.full((4,), -1))
+    assert two.layer.support.positions().tolist() == support.positions().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_that_enter_under_a_sampler_move_and_have_a_prior():
+    """What an optimiser keeps of its own it says for fresh weights: nothing is frozen by zeros."""
+    model = gs.to_sparse(nn.Linear(8, 4, bias=False), 0.5)
+    (weight,) = weights_of(model)
+    opt = CVSGHMC(model.parameters(), lr=1e-3, num_data=10, temperature=1.0, weight_decay=0.3)
+    model(torch.randn(3, 8)).sum().backward()
+    opt.step()
+    opt.set_decay(weight.values, torch.full((16,), 5.0))
+    opt.set_frozen(weight.values, torch.ones(16, dtype=torch.bool))
+    full = Support.full((4, 8))
+    source = weight.layer.support.slots(full.positions())
+    fresh = source < 0
+    move(weight, full, source, optimizer=opt)
+    state = opt.state[weight.values]
+    assert state["decay"][fresh].tolist() == pytest.approx([0.3] * 16)
+    assert set(state["decay"][~fresh].tolist()) == {5.0}
+    before = weight.values.detach().clone()
+    model(torch.randn(3, 8)).sum().backward()
+    opt.step()
+    moved = weight.values.detach() != before
+    assert moved[fresh].all()
+    assert not moved[~fresh].any()
 
 
 def test_refusals():

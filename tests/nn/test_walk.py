@@ -166,3 +166,53 @@ def test_two_convolutions_of_one_weight_keep_their_own_geometry():
     torch.testing.assert_close(bnn(x), net(x), rtol=1e-6, atol=1e-6)  # float32 rounding
     assert bnn.fine.weight_mean is bnn.coarse.weight_mean
     assert len(weights_of(bnn)) == 1
+
+
+class Scale(gs.nn.StochasticModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.ones(3))
+
+    def kl_divergence(self):
+        return self.log_scale.square().sum()
+
+    def forward(self, x):
+        return x * self.log_scale.exp()
+
+
+def test_a_kl_is_counted_once_or_refused():
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(3, 3), Scale())
+
+        def kl_divergence(self):
+            return self.inner[1].kl_divergence()
+
+    with pytest.raises(InvalidValue, match=r"that of inner.1 is counted already; give the method"):
+        gs.kl_divergence(Sum())
+
+    class Own(Sum):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = nn.Parameter(torch.ones(2))
+
+        def kl_divergence(self):
+            return self.own.sum()
+
+    assert gs.kl_divergence(Own()).item() == 2.0 + 3.0
+
+
+def test_a_module_with_a_kl_alone_is_in_the_sampling_context():
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = nn.Parameter(torch.ones(2))
+
+        def kl_divergence(self):
+            return self.own.sum()
+
+    model = Bare()
+    with gs.sampling(model, seed=1):
+        assert model.sampling_state.noise == "weight"
+    assert model.sampling_state is None

@@ -149,6 +149,7 @@ class GradientMethod:
                 rule=swaps,
                 budget=budget,
                 group=group,
+                accumulate=config.accumulate,
                 generator=generator,
             )
         self.steps = 0
@@ -157,6 +158,8 @@ class GradientMethod:
     def step(self, batch: Batch | tuple[Tensor, ...]) -> StepInfo:
         """One optimiser step on a batch of inputs and targets, then a swap if one is due."""
         batch, subspace = Batch.of(batch), self.subspace
+        # The schedule counts steps: not the parts of one, nor those of a step that failed.
+        self.elbo.calls = self.steps * self.elbo.accumulate
         factor = self.lr_schedule(self.steps)
         for group, lr in zip(self.optimizer.param_groups, self.base_lr, strict=True):
             group["lr"] = lr * factor
@@ -164,7 +167,6 @@ class GradientMethod:
         taken = self._step.take(batch, moves=not skips)
         swap = None if subspace is None else subspace.step(lambda: self._step.mean_nll(batch))
         self.steps += 1
-        # A batch of fewer examples than parts had fewer calls: the schedule counts steps.
         self.elbo.calls = self.steps * self.elbo.accumulate
         return StepInfo.of(taken, lr=self.base_lr[0] * factor, swap=swap)
 

@@ -41,8 +41,18 @@ def require_own_state(method: Stepped, state: dict[str, Any]) -> None:
 
     Earlier states of gradient methods have no name: what else is in them must do.
     """
-    if state.get("method", method.name) != method.name or "model" not in state:
-        raise not_own_state(method.name, state.get("method"))
+    saved = state.get("method")
+    if (saved or method.name) != method.name or "model" not in state:
+        raise not_own_state(method.name, saved)
+    # Asked before anything is loaded: half a state is worse than none. Supports may come and go.
+    names, known = (
+        {name for name in found if name.rpartition(".")[2] != "indices"}
+        for found in (state["model"], method.model.state_dict())
+    )
+    groups = [len(group["params"]) for group in method.optimizer.param_groups]
+    saved_groups = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+    if names != known or groups != saved_groups:
+        raise not_own_state(method.name, saved)
 
 
 def not_own_state(name: str, saved: object = None) -> InvalidValue:

@@ -29,7 +29,8 @@ class StepConfig:
         clip_norm: Largest norm of the whole gradient; ``None`` for no limit. A sampler with clipped
             gradients no longer samples its posterior.
         accumulate: Parts of a batch that are differentiated one after the other, for batches that
-            do not fit into memory; the step is that of the whole batch.
+            do not fit into memory; gradient and swaps are those of the whole batch. BatchNorm
+            sees each part by itself, and ``grad_mean`` and ``grad_multi`` the whole batch at once.
         autocast: Run products in bfloat16; variances, noise and KL stay in float32. Native kernels
             know no bfloat16: layers are then computed by the masked backend.
     """

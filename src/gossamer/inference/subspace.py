@@ -22,6 +22,7 @@ from torch.optim.optimizer import Optimizer
 from gossamer.core.addition import AdditionRule, addition_rule
 from gossamer.core.removal import NEEDS_STD, criterion
 from gossamer.core.schedule import SwapSchedule
+from gossamer.core.scores import score_named
 from gossamer.core.sigma_init import sigma_rule
 from gossamer.core.support import sample_distinct
 from gossamer.core.swap import (
@@ -87,6 +88,8 @@ class Subspace:
         rule: How the support moves.
         budget: How many weights each layer keeps; every layer its own number by default.
         group: The processes that train together; it sums gradients before they are ranked.
+        accumulate: Backward passes of one step, whose gradients are one: they are summed in a dense
+            buffer per layer. 1 lets the last pass before ``step()`` count.
         generator: For ``addition="random"``; by default seeded from torch's generator.
         **settings: Fields of ``rule`` to change: ``removal="snr_abs"``, ``update_every=50``, …
 
@@ -111,6 +114,7 @@ class Subspace:
         rule: SwapRule | None = None,
         budget: Budget | None = None,
         group: Group = ALONE,
+        accumulate: int = 1,
         generator: torch.Generator | None = None,
         **settings: Any,
     ) -> None:
@@ -131,6 +135,7 @@ class Subspace:
         self.num_draws = rule.num_draws if self.rule.many else 1
         self.budget: Budget = budget or FixedBudget()
         self.group = group
+        self.accumulate = accumulate
         if not self.rule.gradient and not isinstance(self.budget, FixedBudget):
             raise InvalidValue(
                 "addition",
@@ -229,11 +234,14 @@ class Subspace:
         for weight in self.weights:
             layer = weight.layer
             count = self.schedule.max_count(layer.nnz)
+            if not isinstance(self.budget, FixedBudget):
+                count = max(count, 1)  # a layer that gives nothing away may still receive
             if layer.support.is_full or count == 0:
                 continue
             # A weight with several uses has as many gradients in one pass: they are summed in a
             # dense buffer.
-            dense = keep_dense or layer.draws_weights or weight.name in self.reused
+            sums = self.accumulate > 1 and not keep_dense  # own passes see the whole batch
+            dense = keep_dense or sums or layer.draws_weights or weight.name in self.reused
             offered = count * self.budget.reach
             growth = Growth.empty(
                 layer.support,
@@ -242,6 +250,7 @@ class Subspace:
                 keep_dense=dense,
                 score=self.rule.score,
                 reducer=None if self.group.size == 1 else self.group,
+                sums_passes=sums,
             )
             for each in weight.layers:
                 each.growth = growth
@@ -304,10 +313,12 @@ class Subspace:
     def _scores(self, weight: Weight) -> LayerScores | None:
         """What the swap of a weight is decided by; ``None`` where there is nothing to swap."""
         layer = weight.layer
-        if layer.support.is_full:
+        if layer.support.is_full and isinstance(self.budget, FixedBudget):
             return None
         count = self.schedule.count(self.steps, layer.nnz)
         removal = self._removal_scores(weight)
+        if layer.support.is_full:
+            return self._full_scores(weight, removal, count)
         if not self.rule.gradient:
             return self._random_scores(weight, removal, count)
         growth = layer.growth
@@ -316,6 +327,16 @@ class Subspace:
         return LayerScores(
             layer.support, removal, growth.own, growth.positions, growth.scores, count
         )
+
+    def _full_scores(self, weight: Weight, removal: Tensor, count: int) -> LayerScores | None:
+        """A layer without a free position can only give weights away, to other layers."""
+        grad = weight.values.grad
+        if grad is None:
+            return None
+        positions = torch.arange(weight.layer.nnz, device=grad.device)
+        own = score_named(self.rule.score)(grad.detach().clone().float(), positions)
+        none = torch.empty(0, dtype=torch.int64, device=grad.device)
+        return LayerScores(weight.layer.support, removal, own, none, own[:0], count)
 
     def _random_scores(self, weight: Weight, removal: Tensor, count: int) -> LayerScores:
         """Uniform scores in O(nnz).

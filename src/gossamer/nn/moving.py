@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,15 @@ SECOND_MOMENTS = frozenset(
     }
 )
 """State that measures the size of gradients."""
+
+
+@runtime_checkable
+class NamesFreshState(Protocol):
+    """An optimiser that says itself what its state of a fresh weight is."""
+
+    def fresh_state(self, parameter: Tensor, name: str) -> float | None:
+        """The value under ``name``; ``None`` where torch's conventions hold."""
+        ...
 
 
 def require_movable(optimizer: Optimizer, weights: Iterable[Weight]) -> None:
@@ -138,6 +147,10 @@ def move_parameter(
             grad.copy_(moved_grad)
     else:
         parameter.grad = None  # of the old shape, which the new data would contradict
+        # While a graph of the last step is alive, a parameter's gradient accumulator remembers the
+        # old length and refuses the next gradient. torch renews it where the dtype changes.
+        other = torch.float32 if parameter.dtype == torch.float64 else torch.float64
+        parameter.data = moved.new_empty(0, dtype=other)
         parameter.data = moved
         parameter.grad = moved_grad
 
@@ -209,7 +222,9 @@ def _place(weight: Weight, support: Support) -> None:
         if held is not None and indices is not None and held.shape == indices.shape:
             held.copy_(indices)
         else:
-            layer.indices = None if indices is None else indices.to(weight.values.device)
+            # A copy: a support is a value, and two layers must not share its buffer.
+            device = weight.values.device
+            layer.indices = None if indices is None else indices.to(device, copy=True)
         layer.refresh_pattern()
 
 
@@ -223,13 +238,27 @@ def _move_state(
             continue
         fresh: Tensor | float = 0.0
         if stayed.numel() < source.numel():
-            order = _order_of(name, optimizer)
-            fresh = fresh_moment(order, value[stayed] if stayed.numel() else value)
+            kept = value[stayed] if stayed.numel() else value
+            fresh = _fresh_state(parameter, name, kept, fresh_moment, optimizer)
         moved = follow(value, source, fresh)
         if moved.shape == value.shape:
             value.copy_(moved)
         else:
             state[name] = moved
+
+
+def _fresh_state(
+    parameter: nn.Parameter,
+    name: str,
+    kept: Tensor,
+    fresh_moment: FreshMoment,
+    optimizer: Optimizer,
+) -> Tensor | float:
+    if isinstance(optimizer, NamesFreshState):
+        known = optimizer.fresh_state(parameter, name)
+        if known is not None:
+            return known
+    return fresh_moment(_order_of(name, optimizer), kept)
 
 
 def _order_of(name: str, optimizer: Optimizer) -> Literal[1, 2]:

@@ -164,7 +164,7 @@ class _Copier:
             return None
         if name in self._tensors and id(present) not in self._parameters:
             given = self._tensors[name].detach()
-            if not isinstance(module, SparseLayer):
+            if not _may_resize(module):
                 _require_shape(name, given, present)
             self._parameters[id(present)] = nn.Parameter(given, requires_grad=False)
         return self._parameters.get(id(present), present)
@@ -173,7 +173,7 @@ class _Copier:
         if present is None or name not in self._tensors:
             return present
         given = self._tensors[name]
-        if not isinstance(module, SparseLayer):
+        if not _may_resize(module):
             _require_shape(name, given, present)
         return self._buffers.setdefault(id(present), given)
 
@@ -222,7 +222,12 @@ def _shell(name: str, module: nn.Module) -> nn.Module:
 
 def _vectors(layer: SparseLayer) -> list[nn.Parameter]:
     """The parameters with one value per kept weight."""
-    return [v for name, v in layer._parameters.items() if name != "bias" and v is not None]
+    return [vector.parameter for vector in layer.vectors]
+
+
+def _may_resize(module: nn.Module) -> bool:
+    """A sparse layer, or a module whose units leave, such as a gate."""
+    return isinstance(module, SparseLayer) or bool(getattr(module, "resizes", False))
 
 
 def _require_shape(name: str, given: Tensor, present: Tensor) -> None:

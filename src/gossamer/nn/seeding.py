@@ -73,7 +73,8 @@ def holding_draws(model: nn.Module) -> Iterator[None]:
 
     Weights must not change inside, nor may gradients be wanted.
     """
-    found = (module.sampling_state for module in stochastic_modules(model).values())
+    modules = stochastic_modules(model).values()
+    found = (getattr(module, "sampling_state", None) for module in modules)
     states = [state for state in found if state is not None]
     try:
         for state in states:
@@ -98,7 +99,7 @@ def _override(
     before: list[tuple[Stochastic, SamplingState | None]] = []
     try:
         for place, module in _places(model):
-            before.append((module, module.sampling_state))
+            before.append((module, getattr(module, "sampling_state", None)))
             folded = torch.tensor([fold_seed(s, place) for s in seeds], dtype=torch.int64)
             seed = folded[0] if rows is None else folded
             module.sampling_state = SamplingState(noise, seed, rows=rows)

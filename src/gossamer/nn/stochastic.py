@@ -8,7 +8,7 @@ it. ``StochasticModule`` is the short way to write one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, ClassVar, Literal, Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +114,9 @@ class StochasticModule(nn.Module):
     """
 
     sampling_state: SamplingState | None = None
+
+    resizes: ClassVar[bool] = False
+    """Whether a saved posterior may hold the module's tensors in another length: units left."""
 
     def kl_divergence(self) -> Tensor:
         """KL(posterior || prior) of the module's own parameters in nats, 0-d; 0 if it has none."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -95,8 +96,32 @@ def require_weights(model: nn.Module) -> list[Weight]:
 
 
 def stochastic_modules(model: nn.Module) -> dict[str, Stochastic]:
-    """Every module with a KL once, by its first name, in the order of registration."""
-    return {name: m for name, m in model.named_modules() if is_stochastic(m)}
+    """Every module with a KL once, by its first name, in the order of registration.
+
+    Raises:
+        InvalidValue: A module states a KL although it has no parameters of its own, and contains
+            one that does: their KL would be counted twice.
+    """
+    found = {name: m for name, m in model.named_modules() if is_stochastic(m)}
+    for name, module in found.items():
+        if isinstance(module, SparseLayer) or any(True for _ in _own_parameters(module)):
+            continue
+        inner = next(
+            (n for n in found if n != name and n.startswith(f"{name}." if name else "")), None
+        )
+        if inner is not None:
+            raise InvalidValue(
+                f"kl_divergence of {name or 'the model'}",
+                type(module).__name__,
+                f"has no parameters of its own, and that of {inner} is counted already",
+                "give the method another name; gossamer.kl_divergence sums over all modules",
+            )
+    return found
+
+
+def _own_parameters(module: Any) -> Iterator[nn.Parameter]:
+    parameters: Iterator[nn.Parameter] = module.parameters(recurse=False)
+    return parameters
 
 
 def scale_parameters(model: nn.Module) -> set[int]:

@@ -22,7 +22,7 @@ from gossamer.core.support import Support
 from gossamer.ops.torch_private import NO_BACKWARD, backward_number
 
 _EMPTY = -1
-_PASS, _USES, _SCORE, _REDUCER = range(4)
+_PASS, _USES, _SCORE, _REDUCER, _SUMS = range(5)
 
 
 class Reducer(Protocol):
@@ -64,8 +64,8 @@ class Growth:
         dense: ``[numel]`` gradient summed over the uses of the weight in one backward pass, where
             it is known to have several or several passes are averaged; else ``[0]``. Of this
             process alone: ``summed`` is the gradient of all.
-        task: int64 ``[4]`` on the CPU: number of the backward pass that wrote last, how often it
-            used the weight, which score counts, and which reducer sums.
+        task: int64 ``[5]`` on the CPU: number of the backward pass that wrote last, how often it
+            used the weight, which score counts, which reducer sums, and whether passes are summed.
     """
 
     scores: Tensor
@@ -84,6 +84,7 @@ class Growth:
         keep_dense: bool,
         score: str = "abs",
         reducer: Reducer | None = None,
+        sums_passes: bool = False,
     ) -> Growth:
         """Buffers for the ``count`` best positions off ``support``.
 
@@ -94,10 +95,13 @@ class Growth:
             keep_dense: Whether the uses of the weight in one pass are summed.
             score: Key of ``gossamer.core.scores.SCORES``.
             reducer: Sums gradients over processes; ``None`` for a process alone.
+            sums_passes: Whether all backward passes from now on are one gradient, the parts of a
+                batch that is differentiated piece by piece; else the last pass counts. Needs
+                ``keep_dense``.
         """
         k = min(count, support.numel - support.nnz)
         score_named(score)
-        task = [_EMPTY, _EMPTY, list(SCORES).index(score), _handle_of(reducer)]
+        task = [_EMPTY, _EMPTY, list(SCORES).index(score), _handle_of(reducer), int(sums_passes)]
         return cls(
             scores=torch.zeros(k, device=device),
             positions=torch.full((k,), _EMPTY, dtype=torch.int64, device=device),
@@ -152,12 +156,12 @@ class Growth:
         self.dense.zero_()
 
     def note_use(self) -> bool:
-        """Count a use of the weight; whether the same backward pass has used it before."""
+        """Count a use of the weight; whether its gradient adds to what was caught before."""
         number = backward_number()
         again = number != NO_BACKWARD and int(self.task[_PASS]) == number
         self.task[_PASS] = number
         self.task[_USES] = int(self.task[_USES]) + 1 if again else 1
-        return again
+        return again or bool(self.task[_SUMS])
 
     def catch(self, gradient: Tensor, indices: Tensor) -> None:
         """Take the dense gradient of one use of the weight.

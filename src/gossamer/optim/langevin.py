@@ -92,6 +92,16 @@ class Langevin(Optimizer):
             raise InvalidValue("decay", None, "must be finite and not negative everywhere")
         self.state[parameter]["decay"] = decay.detach().to(parameter, copy=True)
 
+    def fresh_state(self, parameter: Tensor, name: str) -> float | None:
+        """What the state of a weight is that was not there before; ``None`` if it is no own name.
+
+        It moves, has the prior of its group, τ = ½ as at the start of a run, and rests at 0.
+        """
+        if name == "decay":
+            group = next(g for g in self.param_groups if any(parameter is p for p in g["params"]))
+            return float(group["weight_decay"])
+        return {"moving": 1.0, "rho": 0.0, "noise": 0.0, "mean": 0.0, "cycle_end": 0.0}.get(name)
+
     @overload
     def step(self, closure: None = None) -> None: ...
 

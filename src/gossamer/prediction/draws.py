@@ -25,7 +25,7 @@ from gossamer.nn import (
 )
 from gossamer.nn.replica import Replicas, replicate
 from gossamer.ops import fold_seed, normal_like
-from gossamer.prediction.finite import require_finite_weights
+from gossamer.prediction.finite import FiniteWeights, require_finite_weights
 
 Move = Callable[[Tensor], Tensor]
 """What becomes of every tensor of a copy: a clone, or the same on another device."""
@@ -73,14 +73,12 @@ class NoiseDraws:
         self.network = network
         self.max_samples = None if stochastic_modules(network) else 1
         self._replicas = Replicas(network)
-        self._is_checked = False
+        self._finite = FiniteWeights()
 
     @contextmanager
     def borrow(self) -> Iterator[nn.Module]:
         """The network at its means."""
-        if not self._is_checked:
-            require_finite_weights(self.network.named_parameters())
-            self._is_checked = True
+        self._finite.require(self.network.named_parameters())
         with self._replicas.borrow() as network:
             yield network
 
@@ -204,17 +202,15 @@ class GaussianDraws:
         self.network = network
         self.centres = tuple(centres)
         self.alpha = float(alpha)
-        self._is_checked = False
+        self._finite = FiniteWeights()
 
     @contextmanager
     def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
         """The network at μ + ατ⊙ε, with ε fixed by ``seed``."""
-        if not self._is_checked:
-            drawn = {c.name for c in self.centres}
-            others = ((n, p) for n, p in self.network.named_parameters() if n not in drawn)
-            require_finite_weights(others)
-            require_finite_weights((c.name, t) for c in self.centres for t in (c.mean, c.rho))
-            self._is_checked = True
+        drawn = {c.name for c in self.centres}
+        others = ((n, p) for n, p in self.network.named_parameters() if n not in drawn)
+        centres = ((c.name, t) for c in self.centres for t in (c.mean, c.rho))
+        self._finite.require([*others, *centres])
         yield replicate(self.network, self._draw(seed)).eval()
 
     @torch.no_grad()

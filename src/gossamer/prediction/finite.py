@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import NonFinite
+from gossamer.ops import version_of
 from gossamer.prediction.prediction import ClassPrediction, Prediction
 
 
@@ -27,6 +28,21 @@ def require_finite_weights(named: Iterable[tuple[str, Tensor]]) -> None:
                 "a weight that predicts must be finite",
                 "go back to an earlier checkpoint, or train with a lower learning rate",
             )
+
+
+class FiniteWeights:
+    """Asks for finite weights again wherever one of them was changed in place since."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[tuple[int, int], ...] | None = None
+
+    def require(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """See ``require_finite_weights``."""
+        tensors = list(named)
+        stamp = tuple((id(tensor), version_of(tensor)) for _, tensor in tensors)
+        if stamp != self._seen:
+            require_finite_weights(tensors)
+            self._seen = stamp
 
 
 def require_finite_answer(prediction: Prediction, first: int, where: Callable[[], str]) -> None:

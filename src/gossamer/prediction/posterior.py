@@ -30,7 +30,9 @@ class Posterior:
 
     Predicting never changes it, and any number of threads get the bits of one thread. It never
     answers from, nor with, a number that is not finite. It shares its tensors with whom it came
-    from: training on changes what it shows; ``frozen`` and ``save`` keep what it is now.
+    from: it is of the moment at which it was asked for. After more training ask the method anew;
+    until then an old one shows some tensors of now and some of then. ``frozen`` and ``save`` keep
+    what it is.
 
     Args:
         draws: Where the networks come from, see ``gossamer.prediction.draws``.

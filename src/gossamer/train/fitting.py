@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gossamer.data import DataSet
 from gossamer.errors import InvalidValue, UnknownName
@@ -49,7 +49,7 @@ class FitResult:
 
 
 def fit(
-    data: DataSet | Pair,
+    data: DataSet | tuple[Tensor, ...],
     method: str | Method = "ssvi",
     model: Model = "mlp",
     *,
@@ -74,7 +74,8 @@ def fit(
     :func:`gossamer.train.train`. torch's generators are given back as they were.
 
     Args:
-        data: A data set, or inputs ``[N, ...]`` and targets ``[N]`` or ``[N, D]`` as tensors.
+        data: A data set, or tensors: inputs ``[N, ...]``, targets ``[N]`` or ``[N, D]`` and, if
+            any, weights ``[N]`` of the examples.
         method: Key of ``gossamer.inference.METHODS``; or a method that was built for
             ``epochs`` times the batches of an epoch. A built one has its model, likelihood, device
             and settings.
@@ -186,13 +187,16 @@ def _carry_out(start: Callable[[int], Fit], restarts: Restarts | None, epochs: i
     )
 
 
-def _examples(data: DataSet | Pair, validation: Pair | None) -> Examples:
+def _examples(data: DataSet | tuple[Tensor, ...], validation: Pair | None) -> Examples:
     if not isinstance(data, tuple):
         examples = Examples.of(data)
-    elif len(data) == 2:
-        examples = Examples(*data)
+    elif len(data) in (2, 3):
+        x, y, *weight = data
+        examples = Examples(x, y, weight=weight[0] if weight else None)
     else:
-        raise InvalidValue("data", f"{len(data)} values", "must be a DataSet or a pair (x, y)")
+        raise InvalidValue(
+            "data", f"{len(data)} values", "must be a DataSet, (x, y) or (x, y, weight)"
+        )
     return examples if validation is None else replace(examples, validation=validation)
 
 

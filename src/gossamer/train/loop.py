@@ -206,7 +206,7 @@ class Fit:
                 self._note(info, len(batch.x))
                 if self._must_stop() and self.position < self.feed.steps_per_epoch:
                     return self._stop()
-            self._end_epoch(info, validates=(self.epoch + 1) in (last, self.epochs))
+            self._end_epoch(info, is_last=self.epoch + 1 == last)
             if self._must_stop() and not self.is_done:
                 return self._stop()
         self.ending = "patience" if self.epoch < self.epochs and self.is_done else "finished"
@@ -225,10 +225,10 @@ class Fit:
             observer.on_step(self, info)
         self._count_time()
 
-    def _end_epoch(self, info: StepInfo, *, validates: bool) -> None:
+    def _end_epoch(self, info: StepInfo, *, is_last: bool) -> None:
         validation: Metrics = {}
-        due = validates or (self.epoch + 1) % self._validate_every == 0
-        if self._validate is not None and due:
+        due = self.epoch + 1 == self.epochs or (self.epoch + 1) % self._validate_every == 0
+        if self._validate is not None and (due or is_last):
             validation = self._validate(self.method)
         self.epoch, self.position = self.epoch + 1, 0
         self._epoch_start = self._order.get_state()
@@ -245,7 +245,8 @@ class Fit:
         )
         self._sums, self._epoch_seconds = {}, 0.0
         self.history.append(report)
-        if report.nll < (inf if self.best is None else self.best["nll"]):
+        # Where a fit only halts here it must not look better or worse than one that did not.
+        if due and report.nll < (inf if self.best is None else self.best["nll"]):
             self.best = {"epoch": self.epoch, "nll": report.nll}
         for observer in self.observers:
             observer.on_epoch(self, report)

@@ -57,7 +57,7 @@ def build(
     likelihood: Likelihood,
     generator: torch.Generator | None = None,
 ) -> GradientMethod:
-    """The method on a copy of ``model``; the random support comes from torch's generator."""
+    """The method on a copy of ``model``; ``generator`` draws the support."""
     net = to_sparse(
         model,
         config.sparsity,

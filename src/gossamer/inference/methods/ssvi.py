@@ -61,7 +61,7 @@ def build(
     likelihood: Likelihood,
     generator: torch.Generator | None = None,
 ) -> GradientMethod:
-    """The method on a copy of ``model``; the random support comes from torch's generator."""
+    """The method on a copy of ``model``; ``generator`` draws the support."""
     bnn = bayesian_copy(
         config, model, config.sparsity, config.sparsity_distribution, generator=generator
     )
