@@ -16,16 +16,20 @@ from gossamer.data import batches
 from gossamer.errors import NonFinite
 from gossamer.experiments import Finished, Outcome, Scope, Watch
 from gossamer.experiments.cvadam2023.table4 import experiment as table4
-from gossamer.experiments.cvadam2023.table4 import problem as problems
 from gossamer.experiments.cvadam2023.table4 import repeat, settings, timing
-from gossamer.experiments.cvadam2023.table4.problem import LiveInputs, Problem, method_of
-from gossamer.experiments.cvadam2023.table4.repeat import Chain
+from gossamer.experiments.cvadam2023.table4.problem import (
+    LiveInputs,
+    Problem,
+    chain_of,
+    method_of,
+    read_inputs,
+)
 from gossamer.experiments.cvadam2023.table4.settings import METHODS, RepeatSettings
-from gossamer.experiments.cvadam2023.table4.starts import best_chain
 from gossamer.experiments.cvadam2023.table4.timing import TimingSettings
 from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.inference.pruning import Pruning
 from gossamer.nn import sparse_layers
+from gossamer.train import Epoch, Fit, Observer
 
 KEYS = {"example", "method", "repeat", "fdr", "fndr", "miss_rate", "selected", "seconds"}
 
@@ -71,27 +75,25 @@ def test_sparse_and_dense_code_give_the_same_weights(
     # A spike weak enough for DPF's to come back; λ₂ between the sizes of the first weights'
     # columns, so that a few leave in every epoch.
     about = tiny(example, method, spike_decay=1e-2, prune_threshold=0.018)
-    problem = in_double(Problem.of(about))
-    sparse, dense = method_of(about, problem), timing.dense(about, problem)
-    data = LiveInputs(problem.x, problem.y, about.batch_size)
     order, same_order = (torch.Generator().manual_seed(5) for _ in range(2))
-    noise = torch.Generator().manual_seed(6).get_state()
-    states = {"sparse": noise, "dense": noise}
+    problem = replace(in_double(Problem.of(about)), order=order)
+    dense = timing.dense(about, problem)
+    torch.manual_seed(6)
+    chain = chain_of(about, problem)
+    sparse, noise = chain.method, torch.get_rng_state()
     counts = []
     for epoch in range(about.epochs):
-        torch.set_rng_state(states["sparse"])
-        problems.train_epoch(sparse, data, order)
-        states["sparse"] = torch.get_rng_state()
-        torch.set_rng_state(states["dense"])
+        chain.run(until=epoch + 1)
+        torch.set_rng_state(noise)
         for batch in batches(problem.x, problem.y, about.batch_size, same_order):
             dense.step(batch)
-        states["dense"] = torch.get_rng_state()
+        noise = torch.get_rng_state()
         expected = dense.effective()
         for name, weight in dense_weights(sparse).items():
             torch.testing.assert_close(
                 weight, expected[name], rtol=1e-9, atol=1e-12, msg=f"{name}, epoch {epoch}"
             )
-        counts.append(len(problems.read_inputs(sparse)))
+        counts.append(len(read_inputs(sparse)))
     assert counts[2] == 24  # the warm-up
     falls = sum(after < before for before, after in pairwise(counts))
     rises = sum(after > before for before, after in pairwise(counts))
@@ -138,32 +140,36 @@ def test_scores_are_of_the_samples_they_name() -> None:
         assert found[name] == pytest.approx(error, rel=1e-5)
 
 
+class Epochs(Observer):
+    """Counts the epochs of all chains."""
+
+    number = 0
+
+    def on_epoch(self, fit: Fit, epoch: Epoch) -> None:
+        self.number += 1
+
+
 def test_the_best_chain_on_held_out_training_points_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     about = tiny(1, "dfp", candidates=4, rounds=((1, 2), (3, 1)))
     problem = Problem.of(about)
-    seen: list[tuple[int, Chain]] = []
-    errors = iter([0.5, 0.25, float("nan"), 0.125, 0.75, 0.25])
+    seen: list[tuple[int, EMMCMC]] = []
+    errors = iter([0.5, 0.25, float("nan"), 0.125, 0.25, 0.75])
 
-    def error(chain: Chain, x: torch.Tensor, y: torch.Tensor) -> float:
+    def error(method: EMMCMC, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
         assert torch.equal(x, problem.x[270:])
         assert torch.equal(y, problem.y[270:])
-        seen.append((chain.epochs, chain))
-        return next(errors)
+        seen.append((method.steps // 5, method))
+        return {"nll": next(errors)}
 
-    monkeypatch.setattr(Chain, "error", error)
-    epochs = 0
-
-    def after_epoch() -> None:
-        nonlocal epochs
-        epochs += 1
-
-    chosen = repeat.begin(about, problem, after_epoch)
-    assert epochs == 4 + 2 * 2
+    monkeypatch.setattr(repeat, "held_out_error", error)
+    epochs = Epochs()
+    chosen = repeat.best_chain(about, problem, [epochs])
+    assert epochs.number == 4 + 2 * 2
     assert [epochs for epochs, _ in seen] == [1, 1, 1, 1, 3, 3]
-    assert [chain for _, chain in seen[4:]] == [seen[3][1], seen[1][1]]  # the better one first
-    assert chosen is seen[1][1]
+    assert [method for _, method in seen[4:]] == [seen[1][1], seen[3][1]]
+    assert chosen.method is seen[1][1]
     assert chosen.method.num_data == 270  # what was held out stays out
     # Its first weights, order and noise are those of its number, whatever ran beside it.
     words = np.random.SeedSequence((about.seed, 1, 2)).generate_state(2)
@@ -172,7 +178,7 @@ def test_the_best_chain_on_held_out_training_points_goes_on(
     network = nn.Sequential(nn.Flatten())
     for inputs, outputs in pairwise(widths):
         network.extend([nn.Linear(inputs, outputs), nn.ReLU()])
-    alone = Chain.begin(
+    alone = chain_of(
         about,
         replace(
             problem,
@@ -184,7 +190,7 @@ def test_the_best_chain_on_held_out_training_points_goes_on(
             steps_per_epoch=5,
         ),
     )
-    alone.train_to(3)
+    alone.run(until=3)
     for one, two in zip(
         chosen.method.model.parameters(), alone.method.model.parameters(), strict=True
     ):
@@ -206,40 +212,46 @@ def test_all_epochs_of_a_repeat_are_told() -> None:
 
 def test_a_single_chain_has_all_points() -> None:
     about = tiny(1, "dfp")
-    assert repeat.begin(about, Problem.of(about), lambda: None).method.num_data == 300
+    assert repeat.best_chain(about, Problem.of(about)).method.num_data == 300
 
 
 def test_the_error_of_a_chain_is_its_negative_log_likelihood() -> None:
     about = tiny(1, "dfp")
     problem = Problem.of(about)
-    chain = Chain.begin(about, problem)
+    method = method_of(about, problem)
     with torch.no_grad():
-        squares = (chain.method.model(problem.x)[:, 0] - problem.y).square()
+        squares = (method.model(problem.x)[:, 0] - problem.y).square()
     wanted = float(squares.mean()) + 0.5 * np.log(np.pi)  # variance one half
-    assert chain.error(problem.x, problem.y) == pytest.approx(wanted, rel=1e-5)
+    found = repeat.held_out_error(method, problem.x, problem.y)
+    assert found == {"nll": pytest.approx(wanted, rel=1e-5)}
 
 
-def test_a_diverged_chain_gives_way_and_all_together_raise() -> None:
-    asked: list[str] = []
+def test_a_diverged_chain_gives_way_and_all_together_raise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    about = tiny(1, "dfp", candidates=3, rounds=((1, 2), (3, 1)))
+    problem = Problem.of(about)
 
-    def error(chain: list[str]) -> float:
-        asked.append(chain[0])
-        return 1.0
+    def best(*failing: int) -> int:
+        begun: list[Fit] = []
 
-    def best(failing: str) -> list[str]:
-        def train_to(chain: list[str], epochs: int) -> None:
-            if chain[0] in failing:
-                raise NonFinite("loss", float("nan"), f"is not finite in {chain[0]}")
+        def chain(*args: Any, **options: Any) -> Fit:
+            begun.append(chain_of(*args, **options))
+            if len(begun) - 1 in failing:
+                with torch.no_grad():
+                    next(begun[-1].method.model.parameters()).fill_(float("nan"))
+            return begun[-1]
 
-        return best_chain(
-            3, [(1, 2), (2, 1)], begin=lambda n: ["abc"[n]], train_to=train_to, error=error
-        )
+        monkeypatch.setattr(repeat, "chain_of", chain)
+        return begun.index(repeat.best_chain(about, problem))
 
-    assert best("a") == ["b"]
-    assert "a" not in asked
-    assert best("ac") == ["b"]
-    with pytest.raises(NonFinite, match="in a"):
-        best("abc")
+    first = best()
+    others = {0, 1, 2} - {first}
+    second = best(first)
+    assert second in others
+    assert best(first, second) in others - {second}
+    with pytest.raises(NonFinite):
+        best(0, 1, 2)
 
 
 def test_live_inputs_are_the_same_rows_with_other_columns_zero() -> None:
@@ -248,7 +260,7 @@ def test_live_inputs_are_the_same_rows_with_other_columns_zero() -> None:
 
     def loaded(source: LiveInputs) -> tuple[torch.Tensor, torch.Tensor]:
         order = torch.Generator().manual_seed(1)
-        parts = [(a.clone(), b) for a, b in source.epoch(order)]
+        parts = [(batch.x.clone(), batch.y) for batch in source.epoch(order)]
         return torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts])
 
     full, target = loaded(data)
@@ -259,6 +271,9 @@ def test_live_inputs_are_the_same_rows_with_other_columns_zero() -> None:
     assert torch.equal(target, same_target)
     assert torch.equal(narrow[:, columns], full[:, columns])
     assert float(narrow.abs().sum()) == pytest.approx(float(full[:, columns].abs().sum()), rel=1e-6)
+    assert data.steps_per_epoch == 4
+    later = [batch.x.clone() for batch in data.epoch(torch.Generator().manual_seed(1), start=3)]
+    assert torch.equal(torch.cat(later), narrow[48:])
 
 
 def test_settings_are_the_authors() -> None:
@@ -390,6 +405,5 @@ def test_a_chain_that_leaves_the_numbers_is_told() -> None:
     about = tiny(1, "dfp", epochs=6, cycles=2)
     problem = Problem.of(about)
     problem.y[0] = float("nan")
-    method = method_of(about, problem)
     with pytest.raises(NonFinite):
-        problems.train_epoch(method, LiveInputs(problem.x, problem.y, 64), problem.order)
+        chain_of(about, problem).run()

@@ -1,8 +1,8 @@
-"""A simulated example as it is trained: data, network, sampler, and how an epoch is done."""
+"""A simulated example as it is trained: data, network, sampler, batches, and the fit of a chain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from gossamer.data import batches
 from gossamer.data.readers.synthetic import Simulation, make
 from gossamer.experiments.cvadam2023.table4.settings import SETTINGS_OF, RepeatSettings, example_of
-from gossamer.inference import build
+from gossamer.inference import Batch, build
 from gossamer.inference.chain import AUTHORS
 from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.likelihoods import Gaussian, Likelihood
 from gossamer.models.mlps import mlp
 from gossamer.nn import sparse_layers
+from gossamer.train import Epoch, Fit, Observer
+from gossamer.train.loop import Validate
 
 FIRST_LAYER = "1"
 """Name of the first layer, whose columns are the inputs; ``0`` makes vectors of them."""
@@ -157,15 +159,20 @@ class LiveInputs:
         self._live = self._x.index_select(1, columns)
         self._buffer = self._x.new_zeros(self._size, self._x.shape[1])
 
-    def epoch(self, order: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch; each is gone when the next one is asked for."""
-        for x, y in batches(self._live, self._y, self._size, order):
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of a whole epoch."""
+        return -(-len(self._x) // self._size)
+
+    def epoch(self, order: torch.Generator, start: int = 0) -> Iterator[Batch]:
+        """See :class:`gossamer.train.Feed`. A batch is gone when the next one is asked for."""
+        for x, y in batches(self._live, self._y, self._size, order, start=start):
             if self._buffer is None or self._columns is None:
-                yield x, y
+                yield Batch(x, y)
                 continue
             rows = self._buffer[: len(x)]
             rows.index_copy_(1, self._columns, x)
-            yield rows, y
+            yield Batch(rows, y)
 
 
 def read_inputs(method: EMMCMC) -> Tensor:
@@ -179,9 +186,45 @@ def read_inputs(method: EMMCMC) -> Tensor:
     return columns
 
 
-def train_epoch(method: EMMCMC, data: LiveInputs, order: torch.Generator) -> None:
-    """One epoch; then, under DFP, inputs that have left are no longer loaded."""
-    for batch in data.epoch(order):
-        method.step(batch)
+def forget_left(method: EMMCMC, data: LiveInputs) -> None:
+    """Under DFP inputs that have left are no longer loaded; under DPF they may come back."""
     if method.config.pruning == "dfp":
         data.narrow(read_inputs(method))
+
+
+class _Narrowing(Observer):
+    """Forgets after every epoch the inputs that have left."""
+
+    def __init__(self, method: EMMCMC, data: LiveInputs) -> None:
+        self._method, self._data = method, data
+
+    def on_epoch(self, fit: Fit, epoch: Epoch) -> None:
+        forget_left(self._method, self._data)
+
+
+def chain_of(
+    about: RepeatSettings,
+    problem: Problem,
+    *,
+    validate: Validate | None = None,
+    observers: Sequence[Observer] = (),
+) -> Fit:
+    """A chain from the problem's weights; its noise goes on where torch's generator stands.
+
+    Args:
+        about: The settings.
+        problem: What it is trained on.
+        validate: Its standing among others, asked where it stops and at its end.
+        observers: Who watches.
+    """
+    method = method_of(about, problem)
+    data = LiveInputs(problem.x, problem.y, about.batch_size)
+    return Fit(
+        method,
+        data,
+        epochs=about.epochs,
+        order=problem.order,
+        validate=validate,
+        validate_every=about.epochs,
+        observers=[_Narrowing(method, data), *observers],
+    )

@@ -3,114 +3,80 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from gossamer.experiments.cvadam2023.table4.problem import (
-    LiveInputs,
-    Problem,
-    method_of,
-    read_inputs,
-    train_epoch,
-)
+from gossamer.experiments.cvadam2023.table4.problem import Problem, chain_of, read_inputs
 from gossamer.experiments.cvadam2023.table4.settings import RepeatSettings
-from gossamer.experiments.cvadam2023.table4.starts import best_chain
 from gossamer.experiments.news import Watch
 from gossamer.experiments.task import Values
+from gossamer.inference import Method
 from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.metrics import variable_selection
 from gossamer.prediction import ClassPrediction, RealPrediction, predict
+from gossamer.train import Epoch, Fit, Observer, Race, Restarts
+from gossamer.train.evaluation import Metrics
 
 HELD_OUT = 0.1
 """Share of the training points that is held out from all chains, also from the one that is left:
 the error on it decides which go on. Test points have no part in it."""
 
 
-@dataclass(eq=False)
-class Chain:
-    """A run under way, with the state of its own noise.
-
-    Attributes:
-        method: The sampler.
-        data: What it is trained on.
-        order: Generator of the order of its batches.
-        noise: State of torch's generator when it last stopped.
-        epochs: Run so far.
-    """
-
-    method: EMMCMC
-    data: LiveInputs
-    order: torch.Generator
-    noise: Tensor
-    epochs: int = 0
-
-    @classmethod
-    def begin(cls, about: RepeatSettings, problem: Problem) -> Chain:
-        """A chain from the problem's weights; its noise goes on where torch's generator stands."""
-        data = LiveInputs(problem.x, problem.y, about.batch_size)
-        return cls(method_of(about, problem), data, problem.order, torch.get_rng_state())
-
-    def train_to(self, epochs: int, after_epoch: Callable[[], None] = lambda: None) -> None:
-        """Go on to this number of epochs.
-
-        Raises:
-            NonFinite: The chain diverges.
-        """
-        torch.set_rng_state(self.noise)
-        for _ in range(self.epochs, epochs):
-            train_epoch(self.method, self.data, self.order)
-            after_epoch()
-        self.noise = torch.get_rng_state()
-        self.epochs = max(epochs, self.epochs)
-
-    def error(self, x: Tensor, y: Tensor) -> float:
-        """Mean negative log-likelihood of the present network."""
-        self.method.model.eval()
-        with torch.no_grad(), self.method.pruner.effective():
-            return float(-self.method.likelihood.log_lik(self.method.model(x), y).mean())
-
-
-def begin(about: RepeatSettings, problem: Problem, after_epoch: Callable[[], None]) -> Chain:
+def best_chain(about: RepeatSettings, problem: Problem, observers: Sequence[Observer] = ()) -> Fit:
     """The best of the candidates, trained so far as it took to know, or the only one.
 
     Args:
         about: How many there are, and when some of them end.
         problem: All training points.
-        after_epoch: Called after every epoch of every candidate.
+        observers: Who watches all of them.
 
     Raises:
         NonFinite: All of them diverged.
     """
     if about.candidates == 1:
-        return Chain.begin(about, problem)
+        return chain_of(about, problem, observers=observers)
     rows = round((1.0 - HELD_OUT) * len(problem.x))
-    held_out = problem.x[rows:], problem.y[rows:]
-    return best_chain(
-        about.candidates,
-        _rounds(about),
-        begin=lambda number: Chain.begin(about, problem.candidate(about, number, rows)),
-        train_to=lambda chain, epochs: chain.train_to(epochs, after_epoch),
-        error=lambda chain: chain.error(*held_out),
-    )
+    validate = partial(held_out_error, x=problem.x[rows:], y=problem.y[rows:])
+
+    def start(number: int) -> Fit:
+        own = problem.candidate(about, number, rows)
+        return chain_of(about, own, validate=validate, observers=observers)
+
+    race = Race(start, _restarts(about), about.epochs)
+    race.run()
+    return race.leader
+
+
+def held_out_error(method: Method, x: Tensor, y: Tensor) -> Metrics:
+    """Mean negative log-likelihood of the present network: what decides among chains."""
+    assert isinstance(method, EMMCMC)
+    method.model.eval()
+    with torch.no_grad(), method.pruner.effective():
+        return {"nll": float(-method.likelihood.log_lik(method.model(x), y).mean())}
+
+
+class _Told(Observer):
+    """Tells how much is done of the epochs of all chains together."""
+
+    def __init__(self, watch: Watch, total: int) -> None:
+        self._watch, self._total, self._done = watch, total, 0
+
+    def on_epoch(self, fit: Fit, epoch: Epoch) -> None:
+        self._done += 1
+        self._watch.tell(self._done / self._total)
 
 
 def carry_out(about: RepeatSettings, watch: Watch) -> Values:
     """One repeat: from its settings to its row."""
     began = time.perf_counter()
-    total, done = _epochs_in_all(about), 0
-
-    def after_epoch() -> None:
-        nonlocal done
-        done += 1
-        watch.tell(done / total)
-
     problem = Problem.of(about)
-    chain = begin(about, problem, after_epoch)
-    chain.train_to(about.epochs, after_epoch)
+    chain = best_chain(about, problem, [_Told(watch, _epochs_in_all(about))])
+    chain.run()
     method = chain.method
+    assert isinstance(method, EMMCMC)
     seconds = time.perf_counter() - began
     return {
         "example": about.example,
@@ -124,8 +90,8 @@ def carry_out(about: RepeatSettings, watch: Watch) -> Values:
     }
 
 
-def _rounds(about: RepeatSettings) -> list[tuple[int, int]]:
-    return [(min(epochs, about.epochs), left) for epochs, left in about.rounds]
+def _restarts(about: RepeatSettings) -> Restarts:
+    return Restarts(about.candidates, about.rounds)
 
 
 def _epochs_in_all(about: RepeatSettings) -> int:
@@ -133,7 +99,7 @@ def _epochs_in_all(about: RepeatSettings) -> int:
     if about.candidates == 1:
         return about.epochs
     total, chains, before = 0, about.candidates, 0
-    for epochs, left in _rounds(about):
+    for epochs, left in _restarts(about).rounds(about.epochs):
         total += chains * (epochs - before)
         chains, before = left, epochs
     return total + about.epochs - before

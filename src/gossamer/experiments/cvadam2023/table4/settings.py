@@ -4,7 +4,7 @@ What is not the paper's was prompted by test errors, its values chosen on parts 
 but for one (docs/results.md):
 
 - Several chains begin, and the one with the smallest error on held-out training points goes on
-  (:mod:`gossamer.experiments.cvadam2023.table4.starts`): in networks of three to six units it is a
+  (:mod:`gossamer.train.restarts`): in networks of three to six units it is a
   matter of luck which units die in the first epochs.
 - One cycle instead of six in Example 2, where the step at a restart is so large that the error
   grows a hundredfold for a while, and now and then a unit dies for good.

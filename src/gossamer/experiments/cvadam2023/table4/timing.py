@@ -1,6 +1,7 @@
 """What pruned inputs save: epochs of DFP against the same algorithm as dense torch code.
 
-Both are brought past the pruning, then their epochs alternate in one process; medians count.
+Both are brought past the pruning, then their epochs alternate in one process; medians count. Both
+take bare steps: what a fit does beside them would count on one side only.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from gossamer.experiments.cvadam2023.table4.dense_reference import DenseEMMCMC
 from gossamer.experiments.cvadam2023.table4.problem import (
     LiveInputs,
     Problem,
+    forget_left,
     method_of,
     read_inputs,
-    train_epoch,
 )
 from gossamer.experiments.cvadam2023.table4.settings import SETTINGS_OF, RepeatSettings
 from gossamer.experiments.news import Watch
@@ -68,7 +69,9 @@ def carry_out(about: TimingSettings, watch: Watch) -> Values:
     total, done = about.epochs_before + about.epochs_timed, 0
 
     def sparse_epoch() -> None:
-        train_epoch(method, data, problem.order)
+        for batch in data.epoch(problem.order):
+            method.step(batch)
+        forget_left(method, data)
 
     def dense_epoch() -> None:
         for batch in batches(problem.x, problem.y, about.batch_size, problem.order):
