@@ -56,10 +56,17 @@ class _Operations(TorchDispatchMode):
 
 
 class _Literals(TorchFunctionMode):
-    """Numbers that become tensors: torch would make them there without values."""
+    """Numbers that become tensors: torch would make them there without values.
+
+    And ``tensor.data = other``, which says nothing to the operations below.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if func == torch.Tensor.data.__set__ and isinstance(args[0], Away):  # type: ignore[attr-defined]
+            func(*args)
+            args[0].inner = args[1].inner
+            return None
         device = kwargs.get("device")
         if func not in (torch.tensor, torch.as_tensor) or device is None:
             return func(*args, **kwargs)

@@ -185,7 +185,8 @@ def state_on(model: nn.Module, keep: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if mask is None or bool(mask.all()):
             continue
         layer = weight.layer
-        positions = layer.support.positions()[mask.to(layer.support.positions().device)]
+        # A full support has its positions on the CPU, wherever the weights are.
+        positions = layer.support.positions().to(mask.device)[mask]
         # Under all its names: the state of a layer that has two is saved twice.
         for name, module in model.named_modules(remove_duplicate=False):
             if module in weight.layers:
