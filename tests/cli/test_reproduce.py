@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gossamer.experiments import (
     EXPERIMENTS,
@@ -112,6 +114,18 @@ def test_an_interrupt_is_130_and_the_same_command_goes_on(
     assert before == (Path("t/first-s0/metrics.json").stat().st_mtime_ns, False)
 
 
+def test_the_device_reaches_runs_and_settings(gossamer: Callable[..., Any]) -> None:
+    assert gossamer("reproduce", "gossamer/tiny", "--device", "cpu", "--out", "t").code == 0
+    assert json.loads(Path("t/first-s0/config.json").read_text())["device"] == "cpu"
+    again = gossamer("reproduce", "gossamer/tiny", "--out", "t")  # auto
+    assert again.err.startswith("2 tasks, 2 of them finished before\n")
+    gossamer("reproduce", "gossamer/look", "--device", "cpu", "--out", "l")
+    assert json.loads(Path("l/rows/look.json").read_text())["settings"]["device"] == "cpu"
+    assert gossamer("reproduce", "gossamer/look", "--out", "l").err == (
+        "1 tasks, 1 of them finished before\n"
+    )
+
+
 def test_an_experiment_without_scales(gossamer: Callable[..., Any]) -> None:
     answer = gossamer("reproduce", "gossamer/look", "--seed", "3")
     assert answer.code == 0
@@ -144,10 +158,17 @@ def test_an_experiment_without_scales(gossamer: Callable[..., Any]) -> None:
         (("gossamer/tiny", "--scale", "huge"), "scale of gossamer/tiny = huge: is not known"),
         (("gossamer/tiny", "--repeats", "0"), "repeats = 0: must be at least 1"),
         (("gossamer/tiny", "--jobs", "-1"), "jobs = -1: must be at least 1"),
+        (("gossamer/tiny", "--device", "gpu"), "device = gpu: must be auto, cpu, cuda, cuda:N"),
+        (("gossamer/tiny", "--device", "cuda"), "device = cuda: is not available here; use cpu"),
     ],
 )
 def test_wrong_words_are_named(
-    gossamer: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], said: str
+    gossamer: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert said in gossamer("reproduce", *words).error
     assert list(tmp_path.iterdir()) == []

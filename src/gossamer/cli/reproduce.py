@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Parser, add_data_dir, set_run
+from gossamer.cli.parser import Parser, add_data_dir, add_device, set_run
 from gossamer.errors import InvalidValue
 from gossamer.experiments import EXPERIMENTS, Outcome, TextTable, find_experiment, run_experiment
 
@@ -27,6 +27,7 @@ def add_reproduce(parser: Parser) -> None:
         "--jobs", type=int, metavar="N", help="tasks at a time, each with its share of the cores"
     )
     add_data_dir(parser)
+    add_device(parser)
     parser.add_argument("--out", metavar="DIR", help="default: runs/KEY-TABLE-SCALE")
     parser.add_argument(
         "--strict", action="store_true", help="exit code 1 where a check does not hold"
@@ -43,7 +44,11 @@ def run(args: argparse.Namespace, output: Output) -> int:
         raise InvalidValue("KEY/TABLE", None, "must be given", "gossamer reproduce --list")
     experiment = find_experiment(args.key)
     scope = experiment.scope(
-        scale=args.scale, seed=args.seed, repeats=args.repeats, data_dir=args.data_dir
+        scale=args.scale,
+        seed=args.seed,
+        repeats=args.repeats,
+        data_dir=args.data_dir,
+        device=args.device,
     )
     name = "-".join(filter(None, (experiment.key.replace("/", "-"), scope.scale)))
     out = Path(args.out or f"runs/{name}")

@@ -15,6 +15,7 @@ from gossamer.experiments.outcome import Outcome, Verdict
 from gossamer.experiments.pool import run_tasks
 from gossamer.experiments.task import ROWS, Task, Values
 from gossamer.files import TEMPORARY, gossamer_version, read_json, write_json
+from gossamer.train.device import AUTO, CPU, resolve_device
 
 _JSON, _MARKDOWN = "outcome.json", "outcome.md"
 _EARLIER = {"table.json": "table", "survey.json": "survey"}
@@ -31,12 +32,15 @@ class Scope:
         seed: The first seed.
         repeats: Of every line, with seeds that follow.
         data_dir: Where data sets lie that are not embedded.
+        device: Where tasks compute: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``; ``auto``
+            is decided where the task runs.
     """
 
     scale: str = ""
     seed: int = 0
     repeats: int = 1
     data_dir: str | None = None
+    device: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Experiment:
         repeats: Repeats unless told, by scale; empty where there is no choice.
         jobs: Tasks at a time unless told; ``None``: as many as there are cores.
         threads: Threads of torch of each task; ``None``: its share of the cores.
+        cpu_only: Whether its tasks are about the CPU, or have no network to send elsewhere.
     """
 
     key: str
@@ -81,6 +86,7 @@ class Experiment:
     repeats: Mapping[str, int] = field(default_factory=dict)
     jobs: int | None = 1
     threads: int | None = None
+    cpu_only: bool = False
 
     def scope(
         self,
@@ -89,12 +95,14 @@ class Experiment:
         seed: int = 0,
         repeats: int | None = None,
         data_dir: str | None = None,
+        device: str = AUTO,
     ) -> Scope:
         """What is asked for, with the experiment's own choices where nothing is told.
 
         Raises:
             UnknownName: It has no such scale.
-            InvalidValue: It has no scales or repeats to choose, or less than one repeat.
+            InvalidValue: It has no scales or repeats to choose, less than one repeat, or a device
+                that is not here or not for this experiment.
         """
         for name, value, has in (("scale", scale, self.scales), ("repeats", repeats, self.repeats)):
             if value is not None and not has:
@@ -103,7 +111,11 @@ class Experiment:
         if self.scales and scale not in self.scales:
             raise UnknownName(f"scale of {self.key}", scale, self.scales)
         repeats = self.repeats.get(scale, 1) if repeats is None else repeats
-        return Scope(scale, seed, _at_least_one("repeats", repeats), data_dir)
+        if resolve_device(device) != CPU and self.cpu_only:
+            if device != AUTO:
+                raise InvalidValue("device", device, f"{self.key} computes on the CPU", "use cpu")
+            device = CPU.type
+        return Scope(scale, seed, _at_least_one("repeats", repeats), data_dir, device)
 
 
 def run_experiment(

@@ -182,8 +182,9 @@ def expected_figures(key: str) -> Figures:
 
 
 def repeated(line: str, label: str, config: RunConfig, scope: Scope) -> list[RunTask]:
-    """One line of a table: the same run under as many seeds as the scope asks for."""
+    """One line of a table: one run on the scope's device, under as many seeds as it asks for."""
     seeds = range(scope.seed, scope.seed + scope.repeats)
+    config = replace(config, device=scope.device)
     return [RunTask(line, label, replace(config, seed=seed)) for seed in seeds]
 
 

@@ -86,8 +86,10 @@ class RunTask:
         run = RunFolder(folder / self.name)
         if run.is_started:
             stored, _ = run.read_config()
-            # Where the data lie is no matter: the run itself checks that they are the same.
-            difference = replace(self.config, data_dir=stored.data_dir).first_difference(stored)
+            # Where the data lie is no matter: the run itself checks that they are the same. Nor is
+            # the device, on which a run goes on to rounding.
+            mine = replace(self.config, data_dir=stored.data_dir, device=stored.device)
+            difference = mine.first_difference(stored)
             if difference is not None:
                 name, mine, theirs = difference
                 raise CheckpointError(
@@ -103,7 +105,9 @@ class RunTask:
         run = RunFolder(folder / self.name)
         # A folder that was only just begun holds no settings yet; train knows what to do with it.
         begun = run.path.is_dir() and any(run.path.iterdir())
-        config = None if run.is_started else self.config
+        config = self.config
+        if run.is_started:
+            config = replace(run.read_config()[0], device=config.device)
         result = train(config, run.path, resume=begun, progress=_Steps(watch), stop=watch)
         if result.metrics is None:
             raise Interrupted
@@ -149,7 +153,7 @@ class FunctionTask(Generic[S]):
         return row
 
     def carry_out(self, folder: Path, watch: Watch) -> str:
-        """Call the function and write its row; torch's generator is given back as it was."""
+        """Call the function and write its row; the CPU's generator is given back as it was."""
         watch.tell(0.0)
         with torch.random.fork_rng(devices=[]):
             row = self.function(self.settings, watch)
@@ -190,8 +194,11 @@ def _figure(key: str, value: object) -> str:
     return f"{quantity(key).label} {text}"
 
 
+_PLACES = ("data_dir", "device")
+
+
 def _without_place(values: object) -> object:
-    """Settings without the place of the data, which is no setting."""
+    """Settings without the places of data and computing, which are none; old rows lack a device."""
     if isinstance(values, dict):
-        return {k: _without_place(v) for k, v in values.items() if k != "data_dir"}
+        return {k: _without_place(v) for k, v in values.items() if k not in _PLACES}
     return [_without_place(v) for v in values] if isinstance(values, list) else values

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-import torch
-
-from gossamer.data import batches
 from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.fits import Told, fit_of
 from gossamer.experiments.news import Watch
 from gossamer.experiments.outcome import Outcome, TextTable
 from gossamer.experiments.task import FunctionTask, Values
@@ -20,7 +18,6 @@ from gossamer.metrics import accuracy, ece, nll
 from gossamer.nn import sparse_layers
 from gossamer.prediction import ClassPrediction, predict
 from gossamer.train import RunConfig
-from gossamer.train.assembly import assemble
 
 SHARES: tuple[float | None, ...] = (None, 0.02, 0.05, 0.1, 0.2)
 CONFIG = RunConfig(
@@ -79,16 +76,13 @@ def measure(settings: Settings, watch: Watch) -> Values:
     """A run with one share: a :class:`Frozen` as JSON values."""
     config = settings.config
     options = {**config.method_options, "freeze": settings.freeze}
-    torch.manual_seed(config.seed)
-    assembly = assemble(replace(config, method_options=options))
-    method, data = assembly.method, assembly.dataset
+    assembly, fit = fit_of(replace(config, method_options=options))
+    method, data = fit.method, assembly.dataset
     assert isinstance(method, ChainMethod)
-    order = torch.Generator().manual_seed(config.seed)
-    for epoch in range(config.epochs):
-        for batch in batches(data.x_train, data.y_train, config.batch_size, order):
-            method.step(batch)
-        watch.tell((epoch + 1) / config.epochs)
-    got = predict(method, data.x_val, len(method.samples), keep_samples=False)
+    fit.observers.append(Told(watch))
+    fit.run()
+    x, y = data.x_val.to(fit.device), data.y_val.to(fit.device)
+    got = predict(method, x, len(method.samples), keep_samples=False)
     assert isinstance(got, ClassPrediction)
     moving = [state["moving"] for state in method.optimizer.state.values() if "moving" in state]
     total = sum(layer.nnz for layer in sparse_layers(method.model).values())
@@ -100,16 +94,16 @@ def measure(settings: Settings, watch: Watch) -> Values:
             len(method.samples),
             method.samples.nbytes / 2**20,
             method.samples.nbytes_unshared / 2**20,
-            accuracy(got.probs, data.y_val),
-            nll(got.probs, data.y_val),
-            ece(got.probs, data.y_val),
+            accuracy(got.probs, y),
+            nll(got.probs, y),
+            ece(got.probs, y),
         )
     )
 
 
 def tasks(scope: Scope) -> list[FunctionTask[Settings]]:
     """A run for every share."""
-    config = replace(CONFIG, seed=scope.seed)
+    config = replace(CONFIG, seed=scope.seed, device=scope.device)
     return [
         FunctionTask(f"freeze-{share}", measure, Settings(share, config), told=("accuracy", "nll"))
         for share in SHARES

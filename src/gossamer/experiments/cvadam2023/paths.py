@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from gossamer.core.groups import Grouping
-from gossamer.data import DataSet, batches
 from gossamer.errors import InvalidValue
 from gossamer.experiments.cvadam2023.fashion import SPIKES, base_config, pruned_options
 from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.fits import fit_of
 from gossamer.experiments.news import Watch
 from gossamer.experiments.outcome import Outcome, TextTable
 from gossamer.experiments.task import FunctionTask, Values
+from gossamer.inference import StepInfo
 from gossamer.inference.methods.em_mcmc import EMMCMC
 from gossamer.inference.pruning import units_of
 from gossamer.metrics import accuracy
@@ -29,9 +30,7 @@ from gossamer.nn import sparse_layers
 from gossamer.prediction import ClassPrediction, predict
 from gossamer.report.path_figures import draw_channels, draw_sparsity
 from gossamer.report.style import draw_file
-from gossamer.train import RunConfig
-from gossamer.train.assembly import assemble
-from gossamer.train.examples import leaves_out_last
+from gossamer.train import Epoch, Fit, Observer, RunConfig
 
 TARGET = 0.9
 LAYER = "conv2"
@@ -110,34 +109,21 @@ def observe(
         records: Points per epoch, about.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        assembly = assemble(config)
-        method, data = assembly.method, assembly.dataset
+        assembly, fit = fit_of(config)
+        method, data = fit.method, assembly.dataset
         if not isinstance(method, EMMCMC):
             raise InvalidValue("method", config.method, "has no masks to watch", "use em_mcmc")
-        order = torch.Generator().manual_seed(config.seed)
-        per_epoch = assembly.facts.steps_per_epoch
-        every = max(1, per_epoch // records)
+        validation = data.x_val.to(fit.device), data.y_val.to(fit.device)
         chosen = _followed(method, layer, weights)
-        course, times, seen = Course(), [0.0], [_dense(method, layer)[chosen]]
-        _note(course, method, data, 0)
-        for epoch in range(1, config.epochs + 1):
-            drop_last = leaves_out_last(data.num_train, config.batch_size)
-            for batch in batches(
-                data.x_train, data.y_train, config.batch_size, order, drop_last=drop_last
-            ):
-                method.step(batch)
-                if method.steps % every == 0 or method.steps == method.schedule.steps:
-                    times.append(method.steps / per_epoch)
-                    seen.append(_dense(method, layer)[chosen])
-            _note(course, method, data, epoch)
-            figures = f"acc {course.accuracy[-1]:.3f} sparsity {course.hard_sparsity[-1]:.3f}"
-            watch.tell(epoch / config.epochs, figures)
-    paths = torch.stack(seen, dim=2)  # [channel, weight, time]
+        seen = _Seen(method, validation, layer, chosen, records, watch)
+        seen.note(0)
+        fit.observers.append(seen)
+        fit.run()
+    paths = torch.stack(seen.weights, dim=2)  # [channel, weight, time]
     alive = _channels_kept(method, layer)
     return Observed(
-        course,
-        times,
+        seen.course,
+        seen.times,
         [
             ChannelPaths(number, bool(alive[number]), _rounded(channel))
             for number, channel in enumerate(paths)
@@ -145,23 +131,56 @@ def observe(
     )
 
 
-def _note(course: Course, method: EMMCMC, data: DataSet, epoch: int) -> None:
-    with method.pruner.effective():
-        found = predict(method.model, data.x_val, 1, keep_samples=False)
-    assert isinstance(found, ClassPrediction)
-    warm = method.steps >= method.config.warmup * method.schedule.steps
-    course.epoch.append(epoch)
-    course.accuracy.append(accuracy(found.probs, data.y_val))
-    course.soft_sparsity.append(method.pruner.soft_sparsity() if warm else 0.0)
-    course.hard_sparsity.append(method.pruner.hard_sparsity)
-    course.stored.append(sum(group.layer.nnz for group in method.pruner.weights))
+class _Seen(Observer):
+    """What is seen of a run: its course, and the weights that are followed."""
+
+    def __init__(
+        self,
+        method: EMMCMC,
+        validation: tuple[Tensor, Tensor],
+        layer: str,
+        chosen: Tensor,
+        records: int,
+        watch: Watch,
+    ) -> None:
+        self.course = Course()
+        self.times = [0.0]
+        self.weights = [_dense(method, layer)[chosen]]
+        self._method, self._validation, self._watch = method, validation, watch
+        self._layer, self._chosen, self._records = layer, chosen, records
+
+    def on_step(self, fit: Fit, info: StepInfo) -> None:
+        per_epoch = fit.feed.steps_per_epoch
+        if fit.step % max(1, per_epoch // self._records) == 0 or fit.step == fit.total_steps:
+            self.times.append(fit.step / per_epoch)
+            self.weights.append(_dense(self._method, self._layer)[self._chosen])
+
+    def on_epoch(self, fit: Fit, epoch: Epoch) -> None:
+        self.note(epoch.epoch)
+        right, sparsity = self.course.accuracy[-1], self.course.hard_sparsity[-1]
+        figures = f"acc {right:.3f} sparsity {sparsity:.3f}"
+        self._watch.tell(epoch.epoch / fit.epochs, figures)
+
+    def note(self, epoch: int) -> None:
+        """Add the present state to the course."""
+        course, method = self.course, self._method
+        x, y = self._validation
+        with method.pruner.effective():
+            found = predict(method.model, x, 1, keep_samples=False)
+        assert isinstance(found, ClassPrediction)
+        warm = method.steps >= method.config.warmup * method.schedule.steps
+        course.epoch.append(epoch)
+        course.accuracy.append(accuracy(found.probs, y))
+        course.soft_sparsity.append(method.pruner.soft_sparsity() if warm else 0.0)
+        course.hard_sparsity.append(method.pruner.hard_sparsity)
+        course.stored.append(sum(group.layer.nnz for group in method.pruner.weights))
 
 
 def _dense(method: EMMCMC, name: str) -> Tensor:
-    """The layer's flat dense weight as it is held."""
+    """The layer's flat dense weight as it is held, on the CPU."""
     layer = sparse_layers(method.model)[name]
     dense = torch.zeros(layer.layout.numel)
-    dense[layer.support.positions()] = layer.leading().detach()
+    dense[layer.support.positions().cpu()] = layer.leading().detach().cpu()
     return dense
 
 
@@ -205,6 +224,7 @@ def tasks(scope: Scope) -> list[FunctionTask[RunConfig]]:
                 method="em_mcmc",
                 method_options=pruned_options(pruning, TARGET, "layer"),
                 seed=scope.seed,
+                device=scope.device,
             ),
         )
         for pruning in SPIKES

@@ -300,4 +300,5 @@ EXPERIMENT = Experiment(
     title="temperatures of the authors' settings; spread of Algorithms 1 and 2",
     tasks=tasks,
     conclude=conclude,
+    cpu_only=True,
 )

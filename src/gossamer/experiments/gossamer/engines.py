@@ -63,4 +63,5 @@ EXPERIMENT = Experiment(
     scales=("small",),
     repeats={"small": 3},
     jobs=2,
+    cpu_only=True,
 )

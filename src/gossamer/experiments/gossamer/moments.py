@@ -15,8 +15,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gossamer.data import batches
 from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.fits import Told, fit_of
 from gossamer.experiments.news import Watch
 from gossamer.experiments.outcome import Outcome, TextTable
 from gossamer.experiments.task import FunctionTask, Values
@@ -25,7 +25,6 @@ from gossamer.metrics import accuracy, ece, nll
 from gossamer.nn import Noise
 from gossamer.prediction import ClassPrediction, predict, predict_moments
 from gossamer.train import RunConfig
-from gossamer.train.assembly import assemble
 
 REFERENCE_SAMPLES = 1000
 SAMPLES = (10, 100)
@@ -147,23 +146,19 @@ def compare_ways(
 
 
 def trained(config: RunConfig, watch: Watch) -> tuple[Method, Tensor, Tensor]:
-    """The method of a run after its last epoch, and the test part."""
-    torch.manual_seed(config.seed)
-    assembly = assemble(config)
-    generator = torch.Generator().manual_seed(config.seed)
+    """The method of a run after its last epoch, and the test part on its device."""
+    assembly, fit = fit_of(config)
+    fit.observers.append(Told(watch, share=0.5))
+    fit.run()
     data = assembly.dataset
-    for epoch in range(config.epochs):
-        for batch in batches(data.x_train, data.y_train, config.batch_size, generator):
-            assembly.method.step(batch)
-        watch.tell(0.5 * (epoch + 1) / config.epochs, f"epoch {epoch + 1}")
-    return assembly.method, data.x_test, data.y_test
+    return fit.method, data.x_test.to(fit.device), data.y_test.to(fit.device)
 
 
 def compare_kinds(config: RunConfig, watch: Watch) -> Values:
     """All ways on clean and on noisy images, by kind of image: :class:`Compared` as JSON values."""
     method, x, y = trained(config, watch)
     generator = torch.Generator().manual_seed(config.seed)
-    noisy = x + PIXEL_NOISE * torch.randn(x.shape, generator=generator)
+    noisy = x + PIXEL_NOISE * torch.randn(x.shape, generator=generator).to(x.device)
     found = {}
     for share, (kind, inputs) in ((0.5, ("test images", x)), (0.75, ("with pixel noise", noisy))):
         rows = compare_ways(method, inputs, y, told=partial(watch.tell, share))
@@ -174,7 +169,7 @@ def compare_kinds(config: RunConfig, watch: Watch) -> Values:
 def tasks(scope: Scope) -> list[FunctionTask[RunConfig]]:
     """A task for every network."""
     return [
-        FunctionTask(name, compare_kinds, replace(config, seed=scope.seed))
+        FunctionTask(name, compare_kinds, replace(config, seed=scope.seed, device=scope.device))
         for name, config in CONFIGS.items()
     ]
 

@@ -10,23 +10,22 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gossamer.core.removal import REMOVAL
-from gossamer.data import batches
 from gossamer.errors import InvalidValue
 from gossamer.experiments.experiment import Experiment, Finished, Scope
+from gossamer.experiments.fits import fit_of
 from gossamer.experiments.li2024ssvi.fashion import base_config
 from gossamer.experiments.li2024ssvi.printed import PRINTED
 from gossamer.experiments.li2024ssvi.removed_sets import Matrix, iou_matrix
 from gossamer.experiments.news import Watch
 from gossamer.experiments.outcome import Outcome, TextTable
 from gossamer.experiments.task import FunctionTask, Values
+from gossamer.inference import StepInfo
 from gossamer.inference.gradient import GradientMethod
 from gossamer.inference.subspace import Subspace
-from gossamer.train import RunConfig
-from gossamer.train.assembly import assemble
+from gossamer.train import Epoch, Fit, Observer, RunConfig
 
 AVERAGED = ("mean_abs", "snr", "e_abs", "snr_abs", "e_exp")
 """The five criteria whose ten pairs Fig. 5 averages."""
@@ -79,33 +78,41 @@ def iou_along_run(config: RunConfig, watch: Watch) -> list[SwapIoU]:
         config: A run of a method that swaps by removal scores.
         watch: Told after every epoch.
     """
-    torch.manual_seed(config.seed)
-    assembly = assemble(config)
-    method = assembly.method
+    _, fit = fit_of(config)
+    method = fit.method
     if not isinstance(method, GradientMethod) or method.subspace is None:
         raise InvalidValue("method", config.method, "has no support to swap", "use ssvi")
-    seen = _listen(method.subspace)
-    generator = torch.Generator().manual_seed(config.seed)
-    found = []
-    for epoch in range(config.epochs):
-        data = assembly.dataset
-        for batch in batches(data.x_train, data.y_train, config.batch_size, generator):
-            seen.clear()
-            swap = method.step(batch).swap
-            count = sum(int(swap.fraction * mean.numel()) for mean, _ in seen) if swap else 0
-            # The last swaps of a short run may remove nothing at all: there is no set to compare.
-            if swap is not None and count > 0:
-                found.append(
-                    SwapIoU(
-                        swap.step,
-                        swap.fraction,
-                        count,
-                        iou_matrix(seen, swap.fraction, EXACT),
-                        iou_matrix(seen, swap.fraction, PRINTED),
-                    )
+    compared = _Compared(_listen(method.subspace), watch)
+    fit.observers.append(compared)
+    fit.run()
+    return compared.found
+
+
+class _Compared(Observer):
+    """Compares the criteria at every swap, on what was scored in its step."""
+
+    def __init__(self, seen: list[tuple[Tensor, Tensor]], watch: Watch) -> None:
+        self.found: list[SwapIoU] = []
+        self._seen, self._watch = seen, watch
+
+    def on_step(self, fit: Fit, info: StepInfo) -> None:
+        seen, swap = self._seen, info.swap
+        count = sum(int(swap.fraction * mean.numel()) for mean, _ in seen) if swap else 0
+        # The last swaps of a short run may remove nothing at all: there is no set to compare.
+        if swap is not None and count > 0:
+            self.found.append(
+                SwapIoU(
+                    swap.step,
+                    swap.fraction,
+                    count,
+                    iou_matrix(seen, swap.fraction, EXACT),
+                    iou_matrix(seen, swap.fraction, PRINTED),
                 )
-        watch.tell((epoch + 1) / config.epochs, f"{len(found)} swaps compared")
-    return found
+            )
+        seen.clear()
+
+    def on_epoch(self, fit: Fit, epoch: Epoch) -> None:
+        self._watch.tell(epoch.epoch / fit.epochs, f"{len(self.found)} swaps compared")
 
 
 def stages(found: list[SwapIoU]) -> dict[str, SwapIoU]:
@@ -155,6 +162,7 @@ def tasks(scope: Scope) -> list[FunctionTask[RunConfig]]:
         method="ssvi",
         method_options={"sparsity": 0.95},
         seed=scope.seed,
+        device=scope.device,
         ood=(),
     )
     return [FunctionTask("ssvi-95", swaps, config)]

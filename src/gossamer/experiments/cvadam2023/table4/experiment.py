@@ -37,7 +37,9 @@ def tasks(scope: Scope) -> list[Task]:
         FunctionTask(
             f"{_key(example, method)}-r{number}",
             repeat.carry_out,
-            RepeatSettings.of(example, method, number, seed=scope.seed, cycles=cycles),
+            RepeatSettings.of(
+                example, method, number, seed=scope.seed, cycles=cycles, device=scope.device
+            ),
             _TOLD,
         )
         # What there is after an interruption: all of DFP, then fewer repeats of DPF.
@@ -45,7 +47,7 @@ def tasks(scope: Scope) -> list[Task]:
         for number in range(scope.repeats)
         for example in ((1,) if small else (1, 2, 3))
     ]
-    measured = TimingSettings.of(1, "dfp", 0, seed=scope.seed)
+    measured = TimingSettings.of(1, "dfp", 0, seed=scope.seed)  # of the CPU, wherever repeats are
     return [*found, FunctionTask(_TIMING, timing.carry_out, measured, ("ratio",), alone=True)]
 
 

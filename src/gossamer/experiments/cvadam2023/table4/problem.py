@@ -15,10 +15,10 @@ from gossamer.experiments.cvadam2023.table4.settings import SETTINGS_OF, RepeatS
 from gossamer.inference import Batch, build
 from gossamer.inference.chain import AUTHORS
 from gossamer.inference.methods.em_mcmc import EMMCMC
-from gossamer.likelihoods import Gaussian, Likelihood
+from gossamer.likelihoods import Gaussian, make_likelihood
 from gossamer.models.mlps import mlp
 from gossamer.nn import sparse_layers
-from gossamer.train import Epoch, Fit, Observer
+from gossamer.train import Epoch, Fit, Observer, resolve_device
 from gossamer.train.loop import Validate
 
 FIRST_LAYER = "1"
@@ -31,10 +31,10 @@ class Problem:
 
     Attributes:
         simulation: Raw data, not standardised.
-        x: Inputs [N, p].
-        y: Targets [N].
-        network: ReLU network of the paper's widths.
-        order: Generator of the order of the batches.
+        x: Inputs [N, p], on the device.
+        y: Targets [N], there too.
+        network: ReLU network of the paper's widths, there too; its weights are drawn on the CPU.
+        order: Generator of the order of the batches, of the CPU.
         steps: Of the run.
         steps_per_epoch: Batches.
     """
@@ -57,8 +57,9 @@ class Problem:
             about.num_features,
             seed=about.seed,
         )
-        x = torch.from_numpy(simulation.x_train)
-        y = torch.from_numpy(simulation.y_train).float()
+        device = resolve_device(about.device)
+        x = torch.from_numpy(simulation.x_train).to(device)
+        y = torch.from_numpy(simulation.y_train).float().to(device)
         return cls._begun(simulation, x, y, about, (about.seed, about.example))
 
     def candidate(self, about: RepeatSettings, number: int, rows: int) -> Problem:
@@ -83,7 +84,7 @@ class Problem:
             simulation,
             x,
             y,
-            paper_network(simulation),
+            paper_network(simulation).to(x.device),
             torch.Generator().manual_seed(int(streams[1])),
             about.epochs * per_epoch,
             per_epoch,
@@ -105,13 +106,13 @@ def method_of(about: RepeatSettings, problem: Problem) -> EMMCMC:
     """Algorithm 3 with the authors' settings."""
     chosen = SETTINGS_OF[about.example]
     # The squared error without ½ is the Gaussian likelihood of variance ½.
-    likelihood: str | Likelihood = Gaussian(0.5**0.5) if problem.is_regression else "bernoulli"
+    likelihood = Gaussian(0.5**0.5) if problem.is_regression else make_likelihood("bernoulli")
     method = build(
         "em_mcmc",
         problem.network,
         num_data=len(problem.x),
         total_steps=problem.steps,
-        likelihood=likelihood,
+        likelihood=likelihood.to(problem.x.device),
         **AUTHORS,
         pruning=about.method,
         cycles=about.cycles,

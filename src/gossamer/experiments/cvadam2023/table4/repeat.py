@@ -107,7 +107,7 @@ def _epochs_in_all(about: RepeatSettings) -> int:
 
 def selection(method: EMMCMC, problem: Problem) -> Values:
     """What was selected, counted from 1 as the paper does, and how well."""
-    selected = read_inputs(method).tolist()
+    selected = read_inputs(method).cpu().tolist()
     true = problem.simulation.example.true_variables
     found = variable_selection(selected, true, problem.simulation.num_features)
     return {
@@ -121,8 +121,8 @@ def selection(method: EMMCMC, problem: Problem) -> Values:
 
 def scores(method: EMMCMC, problem: Problem) -> dict[str, float]:
     """Test error of the last sample, of those of the last cycle and of all that were kept."""
-    x = torch.from_numpy(problem.simulation.x_test)
-    y = torch.from_numpy(problem.simulation.y_test)
+    x = torch.from_numpy(problem.simulation.x_test).to(problem.x.device)
+    y = torch.from_numpy(problem.simulation.y_test).to(problem.x.device)
     name = "mse" if problem.is_regression else "accuracy"
     kept = {"": 1, "_cycle": method.config.samples_per_cycle, "_ensemble": len(method.samples)}
     return {f"{name}{suffix}": score(method, x, y, count) for suffix, count in kept.items()}

@@ -117,6 +117,7 @@ class RepeatSettings:
         num_train: N.
         num_test: Test points.
         num_features: p.
+        device: Where it is computed; see :class:`gossamer.experiments.Scope`.
     """
 
     example: int
@@ -134,6 +135,7 @@ class RepeatSettings:
     num_train: int = 10_000
     num_test: int = 1_000
     num_features: int
+    device: str = "cpu"
 
     @classmethod
     def of(
@@ -144,6 +146,7 @@ class RepeatSettings:
         *,
         seed: int,
         cycles: int | None = None,
+        device: str = "cpu",
     ) -> R:
         """The settings of a repeat.
 
@@ -153,6 +156,7 @@ class RepeatSettings:
             repeat: Counted from 0.
             seed: Of repeat 0; later ones have those that follow.
             cycles: Fewer than the example's end the run early; its cycles stay as long.
+            device: Where it is computed.
         """
         chosen = SETTINGS_OF[example]
         dfp = method == "dfp"
@@ -173,6 +177,7 @@ class RepeatSettings:
                 for when, left in (ROUNDS if dfp else chosen.dpf_rounds)
             ),
             num_features=example_of(example).num_features,
+            device=device,
         )
 
 
