@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gossamer.core.addition import ADDITION, addition_rule
-from gossamer.errors import UnknownName
+from gossamer.core.addition import ADDITION, AdditionRule, addition_rule
+from gossamer.errors import InvalidValue, UnknownName
 
 
 def test_the_issue_s_keys_are_there():
@@ -30,6 +30,13 @@ def test_absolute_before_or_after_the_average():
     }
     assert total["grad_multi"].tolist() == [1.0, 2.0]
     assert total["grad_multi_signed"].tolist() == [0.0, 2.0]
+
+
+def test_a_score_counts_or_is_refused():
+    """Rules with passes of their own average |gradient|; another score would be ignored there."""
+    assert AdditionRule(score="abs", own_pass=True).score == "abs"
+    with pytest.raises(InvalidValue, match="score = near: is not averaged"):
+        AdditionRule(score="near", own_pass=True)
 
 
 def test_unknown_rule():

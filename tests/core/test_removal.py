@@ -150,3 +150,14 @@ def test_snr_exp_limits(lam):
     # 3e-3: the next term is of relative size λσ, at most 1.2e-3, times a constant near 1.
     assert low == pytest.approx(1 / (scale * math.sqrt(1 - 2 / math.pi)), rel=3e-3)
     assert high == pytest.approx(1 / math.sqrt(math.expm1(scale**2)), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", REMOVAL)
+def test_scores_are_symmetric_and_finite_far_outside(name):
+    """Every row of the table: ±μ alike, and finite for all finite float32 input."""
+    mean = torch.tensor([0.0, 1e-30, 0.3, 5.0, 3e38])
+    for std in (0.0, 1e-30, 1e-8, 0.7, 10.0, 3e38):
+        spread = torch.full_like(mean, std)
+        scores = REMOVAL[name](mean, spread)
+        assert bool(torch.isfinite(scores).all()), std
+        assert torch.equal(scores, REMOVAL[name](-mean, spread)), std

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.errors import UnknownName
+from gossamer.errors import InvalidValue, UnknownName
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ class AdditionRule:
     many: bool = False
     score: str = "abs"
     absolute_first: bool = True
+
+    def __post_init__(self) -> None:
+        if self.own_pass and self.score != "abs":
+            raise InvalidValue(
+                "score", self.score, "is not averaged over passes of its own", "use own_pass=False"
+            )
 
     def contribution(self, gradient: Tensor) -> Tensor:
         """What one pass adds to the sum that is averaged over passes."""

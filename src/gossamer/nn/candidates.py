@@ -55,9 +55,9 @@ TWINS: dict[type[nn.Module], Twin] = {
 
 def twin_of(module: nn.Module) -> Twin | None:
     """The twin of a module, also of a subclass that keeps torch's forward."""
-    for kind, twin in TWINS.items():
-        if isinstance(module, kind):
-            return twin if _computes_like(module, kind) else None
+    for kind in type(module).__mro__:  # the nearest class that has a row
+        if kind in TWINS:
+            return TWINS[kind] if _computes_like(module, kind) else None
     return None
 
 
