@@ -18,10 +18,13 @@ def test_custom_loop_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sparsity 0.95" in capsys.readouterr().out
 
 
-def test_demo_figure_reads_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["outcome.json", "table.json"])
+def test_demo_figure_reads_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     row = {"checkpoint_bytes": 1e5, "accuracy": 0.98, "ece": 0.02, "standard_error": {}}
-    rows = [{**row, "label": name} for name in ("a", "b", "c", "d")]
-    (tmp_path / "table.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    rows = [{**row, "label": label} for label in ("a", "b", "c", "d")]
+    (tmp_path / name).write_text(json.dumps({"rows": rows}), encoding="utf-8")
     out = tmp_path / "figure.svg"
     monkeypatch.setattr(sys, "argv", ["demo_figure.py", str(tmp_path), str(out)])
     runpy.run_path(str(EXAMPLES / "demo_figure.py"), run_name="__main__")

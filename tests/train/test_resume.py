@@ -199,3 +199,23 @@ def test_the_callers_generator_is_given_back(tmp_path: Path, small: RunConfig) -
     torch.manual_seed(123)
     train(small, tmp_path)
     assert torch.rand(3).equal(expected)
+
+
+def test_a_run_that_was_saved_with_settings_that_are_gone_goes_on(
+    tmp_path: Path, small: RunConfig
+) -> None:
+    """CV-Adam once had settings of chains, which it ignored; they stand in old run folders."""
+    config = dataclasses.replace(small, method="cv_adam", method_options={})
+    train(config, tmp_path / "straight")
+    assert interrupt(config, tmp_path / "old", 7).status == "interrupted"
+    file = tmp_path / "old" / "config.json"
+    values = json.loads(file.read_text())
+    values["facts"]["method_settings"] |= {"samples_per_cycle": 3, "freeze": None, "explore": 0.0}
+    file.write_text(json.dumps(values))
+    assert train(None, tmp_path / "old", resume=True).status == "finished"
+    straight, old = (
+        json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("straight", "old")
+    )
+    assert {k: v for k, v in straight.items() if k not in ("seconds", "checkpoint_bytes")} == {
+        k: v for k, v in old.items() if k not in ("seconds", "checkpoint_bytes")
+    }

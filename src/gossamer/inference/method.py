@@ -101,9 +101,11 @@ class MethodEntry:
         build: Makes the method from a config.
         presets: Named changes to the defaults; ``default`` is one of them.
         about: One line for ``gossamer methods``.
+        gone: Settings that it had and ignored once; runs that were saved with them go on.
     """
 
     config: type[Any]
     build: Callable[..., Method]
     presets: dict[str, dict[str, Any]]
     about: str
+    gone: frozenset[str] = frozenset()

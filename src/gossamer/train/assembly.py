@@ -172,7 +172,8 @@ def build_method(config: RunConfig, facts: Facts, device: torch.device = CPU) ->
         raise InvalidValue("model", config.model, f"cannot be built: {error}") from error
     entry = method_entry(config.method)
     # The facts hold every setting, so presets and defaults have no say any more.
-    settings = entry.config(**checked(entry.config, facts.method_settings, of=config.method))
+    kept = {k: v for k, v in facts.method_settings.items() if k not in entry.gone}
+    settings = entry.config(**checked(entry.config, kept, of=config.method))
     return entry.build(
         settings,
         model.to(device),

@@ -110,4 +110,14 @@ METHOD = MethodEntry(
     build,
     PRESETS,
     "constrained variational Adam: a bounded Gaussian around a trained mean",
+    gone=frozenset(
+        {
+            "budget_mb",
+            "explore",
+            "freeze",
+            "sample_every",
+            "sample_folder",
+            "samples_per_cycle",
+        }
+    ),
 )
