@@ -218,14 +218,14 @@ def _check(weight: Weight, support: Support, source: Tensor) -> None:
 def _place(weight: Weight, support: Support) -> None:
     """The index buffers of all layers that use the weight, and what their backends derive."""
     indices = support.indices
+    # A copy for all layers of this weight: a support is a value, and other weights may move to it.
+    own = None if indices is None else indices.to(weight.values.device, copy=True)
     for layer in weight.layers:
         held = layer.indices
-        if held is not None and indices is not None and held.shape == indices.shape:
-            held.copy_(indices)
+        if held is not None and own is not None and held.shape == own.shape:
+            held.copy_(own)
         else:
-            # A copy: a support is a value, and two layers must not share its buffer.
-            device = weight.values.device
-            layer.indices = None if indices is None else indices.to(device, copy=True)
+            layer.indices = own
         layer.refresh_pattern()
 
 
