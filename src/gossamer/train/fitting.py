@@ -71,7 +71,8 @@ def fit(
     """Train a method, without a folder and without a look at the test part.
 
     The same data, settings, seed and device give the same bits, also those of
-    :func:`gossamer.train.train`. torch's generators are given back as they were.
+    :func:`gossamer.train.train`; with ``select="best"`` if that writes a checkpoint every epoch,
+    since it chooses among those. torch's generators are given back as they were.
 
     Args:
         data: A data set, or tensors: inputs ``[N, ...]``, targets ``[N]`` or ``[N, D]`` and, if
