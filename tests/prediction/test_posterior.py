@@ -202,6 +202,15 @@ class TestValue:
             method.step((x, y))
         assert method.posterior().size["sparsity"] > 0.5
 
+    def test_weights_that_change_are_asked_again_whether_they_are_finite(self):
+        bnn = gs.to_bayesian(mlp(), 0.5)
+        posterior, x = posterior_of(bnn), torch.randn(3, 6)
+        posterior.predict(x)
+        with torch.no_grad():
+            sparse_layers(bnn)["0"].bias[0] = -torch.inf
+        with pytest.raises(NonFinite, match="must be finite"):
+            posterior.predict(x)
+
     def test_another_device(self):
         bnn = gs.to_bayesian(mlp(), 0.5, backend="native")
         moved = posterior_of(bnn).to("meta")
