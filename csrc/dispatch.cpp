@@ -124,6 +124,16 @@ GS_API int gs_batchnorm(int dtype, const GsBatchNorm* b, int threads) {
   return gs::guarded([&] { gs::isa().batchnorm(dtype, *b, threads); });
 }
 
+GS_API int gs_natural(int dtype, const GsNatural* a, int threads) {
+  if (a->task < GS_NATURAL_DRAW || a->task > GS_PLAIN_ADAM || a->count < 0) return GS_BAD_ARGUMENT;
+  return gs::guarded([&] {
+    gs::parallel_for(gs::ceil_div(a->count, gs::NORMALS_PER_TASK), threads, [&](int64_t task) {
+      const int64_t from = task * gs::NORMALS_PER_TASK;
+      gs::isa().natural(dtype, *a, from, std::min(from + gs::NORMALS_PER_TASK, a->count));
+    });
+  });
+}
+
 GS_API const char* gs_isa(void) { return gs::isa().name; }
 
 GS_API int gs_use_isa(const char* name) {

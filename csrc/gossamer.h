@@ -163,6 +163,32 @@ struct GsBatchNorm {
 };
 GS_API int gs_batchnorm(int dtype, const GsBatchNorm*, int threads);
 
+// Natural-gradient variational inference on `count` weights with the posterior
+// N(theta, 1 / (size * (curvature + decay))); see natural.h.
+//   GS_NATURAL_DRAW  mean = theta, eps = normals(seed, first ...), theta += eps * std
+//   GS_NATURAL_ADAM  curvature from product = eps * gradient, theta by Adam's rule
+//   GS_NATURAL_IVON  the same, theta by the natural gradient, at most max_step std far
+//   GS_PLAIN_ADAM    theta by Adam's rule, without posterior and prior
+// Shares of the new in running averages: new_gradient = 1 - beta1, and so on. lr has Adam's correction
+// of the momentum in it; scale corrects the root of `square`, or under IVON the momentum.
+enum GsNaturalTask { GS_NATURAL_DRAW, GS_NATURAL_ADAM, GS_NATURAL_IVON, GS_PLAIN_ADAM };
+struct GsNatural {
+  int64_t task;
+  int64_t count;
+  uint64_t seed, first;
+  double size, decay, lr, new_gradient, new_square, new_curvature, scale, max_step;
+  void* theta;
+  void* mean;
+  void* eps;
+  void* curvature;
+  void* momentum;
+  void* square;
+  const void* gradient;
+  const void* product;
+  const void* decays;  // a decay per weight instead of the common one, or null
+};
+GS_API int gs_natural(int dtype, const GsNatural*, int threads);
+
 GS_API const char* gs_isa(void);           // the instruction set in use
 GS_API int gs_use_isa(const char* name);   // "generic", "avx2", "avx512", "neon"; for tests
 GS_API void gs_release(void);              // give the calling thread's workspace back

@@ -14,6 +14,7 @@ struct Isa {
   void (*normal_at)(int dtype, uint64_t seed, const int64_t* counters, int64_t count, void* out);
   double (*posterior)(int dtype, const GsPosterior&);
   void (*batchnorm)(int dtype, const GsBatchNorm&, int threads);
+  void (*natural)(int dtype, const GsNatural&, int64_t from, int64_t to);
 };
 
 extern const Isa generic, avx2, avx512, neon;

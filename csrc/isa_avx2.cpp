@@ -23,6 +23,6 @@ const Isa avx2{"avx2",
                [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); },
                with_avx2::forward, with_avx2::backward, with_avx2::samples,
                with_avx2::normal, with_avx2::normal_at, with_avx2::posterior,
-               with_avx2::batchnorm};
+               with_avx2::batchnorm, with_avx2::natural};
 }
 #endif

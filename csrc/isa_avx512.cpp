@@ -26,6 +26,6 @@ const Isa avx512{"avx512",
                  },
                  with_avx512::forward, with_avx512::backward, with_avx512::samples,
                  with_avx512::normal, with_avx512::normal_at, with_avx512::posterior,
-                 with_avx512::batchnorm};
+                 with_avx512::batchnorm, with_avx512::natural};
 }
 #endif

@@ -14,6 +14,7 @@ namespace {
 #include "samples.h"
 #include "posterior.h"
 #include "batchnorm.h"
+#include "natural.h"
 
 void forward(const GsGeometry& g, const GsPattern& p, int dtype, const GsForward& f, int threads) {
   const bool dual = f.variance != nullptr;
@@ -88,6 +89,14 @@ void batchnorm(int dtype, const GsBatchNorm& b, int threads) {
       const int64_t first = task * step, last = std::min(b.channels, first + step);
       b.gradient ? batchnorm_backward<T>(b, first, last) : batchnorm_forward<T>(b, first, last);
     });
+  };
+  dtype == GS_FLOAT64 ? run(double{}) : run(float{});
+}
+
+void natural(int dtype, const GsNatural& a, int64_t from, int64_t to) {
+  const auto run = [&](auto item) {
+    using T = decltype(item);
+    a.decays ? natural_task<T, true>(a, from, to) : natural_task<T, false>(a, from, to);
   };
   dtype == GS_FLOAT64 ? run(double{}) : run(float{});
 }

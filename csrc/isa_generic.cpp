@@ -9,5 +9,6 @@
 namespace gs {
 const Isa generic{"generic", [] { return true; }, with_generic::forward, with_generic::backward,
                   with_generic::samples, with_generic::normal, with_generic::normal_at,
-                  with_generic::posterior, with_generic::batchnorm};
+                  with_generic::posterior, with_generic::batchnorm,
+                  with_generic::natural};
 }

@@ -10,6 +10,6 @@
 namespace gs {
 const Isa neon{"neon", [] { return true; }, with_neon::forward, with_neon::backward,
                with_neon::samples, with_neon::normal, with_neon::normal_at, with_neon::posterior,
-               with_neon::batchnorm};
+               with_neon::batchnorm, with_neon::natural};
 }
 #endif

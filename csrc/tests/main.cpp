@@ -13,6 +13,7 @@ void test_pattern();
 void test_normals();
 void test_posterior();
 void test_batchnorm();
+void test_natural();
 void test_random(int cases);
 void test_corners();
 void test_large();
@@ -47,6 +48,7 @@ int main(int count, char** arguments) {
     test_normals();
     test_posterior();
     test_batchnorm();
+    test_natural();
     test_corners();
     test_large();
     test_random(cases);

@@ -13,6 +13,7 @@ import pytest
 
 import gossamer
 from gossamer.core.removal import REMOVAL
+from gossamer.data import SHIFTS
 from gossamer.inference import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +66,11 @@ def test_every_method_has_a_page_and_a_file() -> None:
 def test_every_criterion_is_documented() -> None:
     page = (ROOT / "docs" / "criteria.md").read_text(encoding="utf-8")
     assert not [name for name in REMOVAL if f"`{name}`" not in page]
+
+
+def test_every_shift_is_documented() -> None:
+    page = (ROOT / "docs" / "uncertainty.md").read_text(encoding="utf-8")
+    assert not [name for name in SHIFTS if f"| `{name}` |" not in page]
 
 
 def test_public_names_are_few_and_documented() -> None:

@@ -28,7 +28,20 @@ def test_noise_samples_and_outsiders_can_be_chosen(
     assert (found["noise"], found["num_samples"]) == ("both", 2)
     assert {"accuracy", "accuracy_local", "auroc", "auroc_local", "aupr", "fpr95"} <= set(found)
     # The outsiders are the test set itself: no score can tell them apart.
-    assert found["auroc"] == pytest.approx(0.5, abs=1e-12)
+    for score in ("auroc", "auroc_mutual_information", "auroc_energy"):
+        assert found[score] == pytest.approx(0.5, abs=1e-12)
+    assert not [key for key in found if key.startswith("shift")]
+
+
+def test_shifts_can_be_chosen(gossamer: Callable[..., Any], trained: Path) -> None:
+    words = ("--shift", "noise", "--shift", "rotation", "--num-samples", "2", "--json")
+    found = gossamer("evaluate", trained, *words).json
+    shifts = {key for key in found if key.startswith("shift_")}
+    assert len(shifts) == 3 + 2 * 5 * 3
+    assert {"shift_accuracy", "shift_nll", "shift_ece", "shift_noise_5_ece"} <= shifts
+    assert "is not known; choose one of: all" in gossamer("evaluate", trained, "--shift", "x").error
+    stored = json.loads((trained / "metrics.json").read_text())
+    assert not [key for key in stored if key.startswith("shift")], "the run stays as it is"
 
 
 def test_people_get_a_table(gossamer: Callable[..., Any], trained: Path) -> None:
@@ -36,6 +49,28 @@ def test_people_get_a_table(gossamer: Callable[..., Any], trained: Path) -> None
     assert answer.code == 0
     assert "ECE" in answer.out
     assert answer.err == ""
+
+
+def test_foreign_sets_and_severities_have_tables_of_their_own(
+    gossamer: Callable[..., Any], trained: Path
+) -> None:
+    words = ("evaluate", trained, "--ood", "digits", "--shift", "blur", "--num-samples", "2")
+    values = gossamer(*words, "--json").json
+    one, foreign, moved = gossamer(*words).out.split("\n\n")
+    assert "OOD AUROC" not in one
+    assert "blur" not in one
+    assert "accuracy under shift" in one
+    assert "AURC by mutual information" in one
+    heads, line = foreign.splitlines()
+    wanted = ("by entropy", "by mutual information", "by energy", "AUPR", "FPR95")
+    assert [heads.index(text) for text in wanted] == sorted(heads.index(text) for text in wanted)
+    keys = ("auroc", "auroc_mutual_information", "auroc_energy", "aupr", "fpr95")
+    assert line.split() == ["digits", *(f"{values[key]:.4f}" for key in keys)]
+    table = [line.split() for line in moved.splitlines()]
+    assert table[0] == ["under", "shift", "clean", *"12345"]
+    for line, key in zip(table[1:], ("accuracy", "nll", "ece"), strict=True):
+        severe = [values[f"shift_blur_{severity}_{key}"] for severity in range(1, 6)]
+        assert line[1:] == ["blur", *(f"{value:.4f}" for value in (values[key], *severe))]
 
 
 def test_a_folder_that_is_no_run_is_refused(gossamer: Callable[..., Any], tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_classes_round_trip_with_shuffled_columns_and_names(
         *(f"prob_{name}" for name in sorted(NAMES)),
         "entropy",
         "mutual_information",
+        "energy",
     ]
     assert np.mean([r["label"] == t for r, t in zip(rows, truth, strict=True)]) >= 0.9
     for row in rows:
@@ -109,6 +110,10 @@ def test_classes_round_trip_with_shuffled_columns_and_names(
         entropy = -sum(p * np.log(p) for p in probs.values() if p > 0)
         assert float(row["entropy"]) == pytest.approx(entropy, abs=1e-5)
         assert 0 <= float(row["mutual_information"]) <= float(row["entropy"]) + 1e-6
+    loaded = load_run(flower_run)
+    x = loaded.preparation.prepare({name: np.array(new[name]) for name in new})
+    asked = predict(loaded.posterior, x, loaded.config.num_samples, seed=loaded.config.seed)
+    assert [float(row["energy"]) for row in rows] == pytest.approx(asked.energy.tolist(), rel=1e-8)
 
 
 def test_the_order_of_columns_and_a_target_column_change_nothing(
@@ -237,4 +242,5 @@ def test_a_terminal_gets_a_table(
     answer = gossamer("predict", flower_run, "new.csv")
     assert answer.code == 0
     assert "mutual_information" in answer.out
+    assert "energy" in answer.out
     assert "10 more rows" in answer.out

@@ -25,7 +25,19 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def test_json_has_the_agreed_keys_and_the_default_folder(gossamer: Callable[..., Any]) -> None:
     answer = gossamer(
-        "train", "--sparsity", "0.9", *TINY, "--seed", "3", "--json", "--ood", "digits"
+        "train",
+        "--sparsity",
+        "0.9",
+        *TINY,
+        "--seed",
+        "3",
+        "--json",
+        "--ood",
+        "digits",
+        "--shift",
+        "noise",
+        "--shift",
+        "blur",
     )
     assert answer.code == 0
     run = Path("runs/digits-mlp-ssvi-0.9-s3")
@@ -33,6 +45,7 @@ def test_json_has_the_agreed_keys_and_the_default_folder(gossamer: Callable[...,
     assert found["run"] == str(run)
     assert found["status"] == "finished"
     assert set(DESIGN_KEYS) | {"auroc", "aupr", "fpr95", "checkpoint_bytes"} <= set(found)
+    assert {"auroc_energy", "aurc", "eaurc", "shift_nll", "shift_blur_5_ece"} <= set(found)
     assert found["nnz"] == round(0.1 * (64 * 16 + 16 * 10))
     stored = json.loads((run / "metrics.json").read_text())
     assert {key: found[key] for key in stored} == stored
@@ -40,6 +53,7 @@ def test_json_has_the_agreed_keys_and_the_default_folder(gossamer: Callable[...,
     assert config["method_options"] == {"sparsity": 0.9}
     assert config["model_options"] == {"hidden": [16]}
     assert (config["epochs"], config["limit_train"], config["ood"]) == (2, 200, ["digits"])
+    assert config["shift"] == ["noise", "blur"]
 
 
 def test_people_get_figures_progress_lines_and_a_report(gossamer: Callable[..., Any]) -> None:
@@ -74,6 +88,11 @@ def test_quiet_says_nothing_beside_the_result(gossamer: Callable[..., Any]) -> N
         (("--task", "regression"), "task = regression: digits is for classification"),
         (("--backend", "nothing"), "nothing: is not known"),
         (("--ood", "nothing"), "data set = nothing: is not known"),
+        (("--shift", "fog"), "shift = fog: is not known; choose one of: all, blur, contrast"),
+        (
+            ("--data", "diabetes", "--shift", "noise", "--shift", "blur"),
+            "shift = blur: is for images, this is a table; use noise",
+        ),
         (("--set", "nothing=1"), "setting = nothing: is no setting"),
         (("--set", "kl_weight"), "--set = kl_weight: must read key=value"),
         (("--set", "removal=nothing"), "removal = nothing: is not known"),
@@ -152,6 +171,8 @@ def test_resume_with_another_setting_is_refused(
 ) -> None:
     error = gossamer("train", "--resume", "--out", trained, "--epochs", "9").error
     assert error.startswith("epochs = 9: differs from the run's own, 2")
+    error = gossamer("train", "--resume", "--out", trained, "--shift", "all").error
+    assert error.startswith("shift = ['all']: differs from the run's own, []")
     error = gossamer("train", "--resume", "--out", trained, "--sparsity", "0.5").error
     assert error.startswith("method_options.sparsity = 0.5: differs")
 

@@ -116,6 +116,14 @@ RIGL = [
     _swapping("rigl", "shared", "grad", case={"moments": False}),
 ]
 
+NGVI = [
+    _swapping("ngvi", "mlp", "default", case=MAIN),
+    _swapping("ngvi", "conv", "default"),
+    _swapping("ngvi", "mlp", "ivon", update="ivon", natural_lr=0.3),
+    _swapping("ngvi", "mlp", "draws", draws=2),
+    _swapping("ngvi", "mlp-real", "gaussian", case={"likelihood": "gaussian"}),
+]
+
 SGD = [
     Case("sgd", "mlp", "dense", **MAIN),
     Case("sgd", "mlp", "sparse", {"sparsity": 0.8}),
@@ -190,7 +198,7 @@ EM_MCMC = [
     Case("em_mcmc", "mlp", "paper", {"preset": "paper", "cycles": 2}),
 ]
 
-METHOD_CASES = [*SSVI, *DENSE_VI, *RIGL, *SGD, *CHAINS, *EM_MCMC]
+METHOD_CASES = [*SSVI, *DENSE_VI, *RIGL, *NGVI, *SGD, *CHAINS, *EM_MCMC]
 
 LOOPS = {
     "adam": ("Adam", {}),

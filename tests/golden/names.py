@@ -17,6 +17,7 @@ RENAMED: list[tuple[str, str, str]] = [
 OPTIONAL: list[tuple[str, str]] = [
     (r"^state/method$", "chains always saved their method's name, gradient methods do so later"),
     (r"^state/samples/", "CV-Adam, no chain, saved an empty collection before"),
+    (r"(^|/)energy$", "predictions of classes had no energy before"),
 ]
 """Paths that one side may lack, and why. Where both have them they are compared."""
 

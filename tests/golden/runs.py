@@ -27,6 +27,7 @@ PREDICTED = (
     "probs",
     "entropy",
     "mutual_information",
+    "energy",
     "confidence",
     "label",
     "mean",

@@ -8,5 +8,10 @@ from gossamer import metrics
 def test_every_public_function_has_an_example():
     functions = [getattr(metrics, name) for name in metrics.__all__]
     documented = [item for item in functions if ">>>" in (item.__doc__ or "")]
-    containers = {metrics.ReliabilityCurve, metrics.Selection, metrics.SelectiveCurve}
+    containers = {
+        metrics.ReliabilityCurve,
+        metrics.RiskCoverageCurve,
+        metrics.Selection,
+        metrics.SelectiveCurve,
+    }
     assert set(functions) - set(documented) == containers

@@ -24,7 +24,7 @@ class Odd(torch.optim.SGD):
     def step(self, closure=None):
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p]["curvature"] = torch.ones(*p.shape, *self.shape_factor)
+                self.state[p]["roughness"] = torch.ones(*p.shape, *self.shape_factor)
         return super().step(closure)
 
 
@@ -58,7 +58,7 @@ def by_position(model: nn.Module) -> dict[int, float]:
 
 def test_state_of_another_shape_raises_naming_the_optimizer():
     model = model_with_one_weight_to_swap()
-    with pytest.raises(InvalidValue, match=r"state 'curvature' of Odd = \(4, 2\).*shape \(4,\)"):
+    with pytest.raises(InvalidValue, match=r"state 'roughness' of Odd = \(4, 2\).*shape \(4,\)"):
         swap(model, Odd(model.parameters(), lr=0.01))
 
 
@@ -67,7 +67,7 @@ def test_a_refused_swap_leaves_the_model_as_it_was():
     model = gs.to_bayesian(nn.Linear(8, 2), 0.5)
     opt = Odd(model.parameters(), lr=0.0)
     before = {n: t.clone() for n, t in model.state_dict().items()}
-    with pytest.raises(InvalidValue, match="curvature"):
+    with pytest.raises(InvalidValue, match="roughness"):
         swap(model, opt)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -86,12 +86,12 @@ def test_unknown_state_warns_and_starts_at_zero():
     model = model_with_one_weight_to_swap()
     old = set(model.support.positions().tolist())
     opt = Unknown(model.parameters(), lr=0.01)
-    with pytest.warns(UserWarning, match="state 'curvature' of Unknown is not known"):
+    with pytest.warns(UserWarning, match="state 'roughness' of Unknown is not known"):
         info = swap(model, opt)
     assert info.layers[""].added > 0
     now = model.support.positions().tolist()
     wanted = [1.0 if position in old else 0.0 for position in now]
-    assert opt.state[model.weight_values]["curvature"].tolist() == wanted
+    assert opt.state[model.weight_values]["roughness"].tolist() == wanted
 
 
 def test_a_layer_with_one_weight_keeps_its_scalars():

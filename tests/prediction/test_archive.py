@@ -42,13 +42,12 @@ def trained(name: str, net: nn.Module, likelihood="categorical", **options):
 
 
 def same(one: Posterior, two: Posterior, x: torch.Tensor) -> bool:
-    return all(
-        torch.equal(
-            one.predict(x, 4, noise=noise, seed=2).samples,
-            two.predict(x, 4, noise=noise, seed=2).samples,
-        )
+    fields = ("samples", "energy") if one.likelihood.has_labels else ("samples",)
+    found = [
+        (one.predict(x, 4, noise=noise, seed=2), two.predict(x, 4, noise=noise, seed=2))
         for noise in ("weight", "local")
-    )
+    ]
+    return all(torch.equal(getattr(a, f), getattr(b, f)) for a, b in found for f in fields)
 
 
 @pytest.mark.parametrize("engine", BACKENDS)

@@ -158,7 +158,21 @@ class TestFinite:
             def forward(self, x):
                 return self.layer(x) + torch.tensor([0.0, -torch.inf, 0.0])
 
-        assert torch.equal(gs.predict(Masked(), torch.ones(2, 3)).probs[:, 1], torch.zeros(2))
+        net, x = Masked(), torch.ones(2, 3)
+        found = gs.predict(net, x)
+        assert torch.equal(found.probs[:, 1], torch.zeros(2))
+        wanted = -net.layer(x)[:, [0, 2]].logsumexp(1)
+        torch.testing.assert_close(found.energy, wanted, rtol=1e-6, atol=0)
+        away = torch.full((1, 1), -torch.inf)  # one logit that rules out class 1
+        assert gs.predict(nn.Flatten(), away, likelihood="bernoulli").energy.item() == 0.0
+
+    def test_an_infinite_logit_is_none(self):
+        """Probabilities of one logit would be 0 and 1: the energy shows what overflowed."""
+        x = torch.full((1, 1), 3e38)
+        double = nn.Linear(1, 1)
+        nn.init.constant_(double.weight, 2.0)
+        with pytest.raises(NonFinite, match=r"energy of row 0 = -inf.*likelihood overflowed"):
+            gs.predict(double, x, likelihood="bernoulli")
 
     def test_a_rate_that_overflows(self):
         net = nn.Linear(1, 1)

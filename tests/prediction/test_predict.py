@@ -65,9 +65,54 @@ class TestAverages:
         assert torch.equal(pred.label, pred.probs.argmax(1))
         assert torch.equal(pred.confidence, pred.probs.max(1).values)
 
-    def test_mutual_information_of_one_sample_is_zero(self):
-        pred = gs.predict(classifier(), torch.randn(20, 5), 1)
+    @pytest.mark.parametrize("classes", [2, 4, 37, 1000])
+    def test_mutual_information_of_one_sample_is_zero(self, classes):
+        """To the last bit: evaluation tells a deterministic network by it."""
+        bnn = gs.to_bayesian(nn.Linear(5, classes), posterior_std=0.3)
+        pred = gs.predict(bnn, 3 * torch.randn(ROW_BLOCK + 20, 5), 1)
         assert pred.mutual_information.abs().max() == 0.0
+
+    def test_energy_by_hand(self):
+        """Minus the mean over samples of scipy's log-sum-exp of that sample's logits."""
+        bnn, x = classifier(), 3 * torch.randn(2 * ROW_BLOCK + 7, 5)
+        pred = gs.predict(bnn, x, 6, seed=11)
+        bnn.eval()
+        wanted = np.zeros(len(x))
+        for s in range(6):
+            with torch.no_grad(), gs.sampling(bnn, seed=fold_seed(11, s)):
+                wanted -= special.logsumexp(bnn(x).double().numpy(), axis=1) / 6
+        assert pred.energy.shape == (len(x),)
+        assert pred.energy.dtype == torch.float32
+        np.testing.assert_allclose(pred.energy, wanted, rtol=1e-5, atol=1e-5)  # float32 logits
+
+    def test_energy_is_no_function_of_the_probabilities(self):
+        """A constant added to all logits of a row leaves its probabilities and moves its energy."""
+        logits = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.5, 4.0]]).double()
+        shift = torch.tensor([[3.0], [-7.0]]).double()
+        net = nn.Identity()
+        base, moved = gs.predict(net, logits), gs.predict(net, logits + shift)
+        torch.testing.assert_close(moved.probs, base.probs, rtol=1e-12, atol=0)
+        gap = base.energy - moved.energy
+        torch.testing.assert_close(gap, shift.squeeze(1), rtol=1e-12, atol=0)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_energy_of_one_logit_is_that_of_the_logits_0_and_z(self, dtype):
+        z = torch.tensor([-800.0, -30.0, -1.0, 0.0, 2.0, 25.0, 800.0], dtype=dtype)
+        pred = gs.predict(nn.Identity(), z[:, None], likelihood="bernoulli")
+        both = gs.predict(nn.Identity(), torch.stack([torch.zeros_like(z), z], 1))
+        wanted = -special.logsumexp(np.stack([np.zeros(7), z.double().numpy()], 1), axis=1)
+        rtol = 1e-6 if dtype == torch.float32 else 1e-14
+        np.testing.assert_allclose(pred.energy, wanted, rtol=rtol, atol=0)
+        np.testing.assert_allclose(both.energy, wanted, rtol=rtol, atol=1e-7)
+        assert pred.energy.dtype == dtype
+
+    def test_energy_in_half_precision_is_single(self):
+        logits = torch.tensor([[8.0, 8.0625], [-3.0, 1.0]], dtype=torch.bfloat16)
+        for likelihood, rows in (("categorical", logits), ("bernoulli", logits[:, :1])):
+            pred = gs.predict(nn.Identity(), rows, likelihood=likelihood)
+            exact = gs.predict(nn.Identity(), rows.double(), likelihood=likelihood)
+            assert pred.energy.dtype == torch.float32
+            np.testing.assert_allclose(pred.energy, exact.energy, rtol=1e-6)
 
     def test_against_quadrature(self):
         """One Bayesian weight, many samples: E sigmoid(θ x) by numerical integration."""
@@ -102,6 +147,7 @@ class TestAverages:
         assert pred.probs.shape == (4, 3, 5, 6)
         torch.testing.assert_close(pred.probs.sum(1), torch.ones(4, 5, 6), rtol=0, atol=1e-5)
         assert pred.entropy.shape == pred.mutual_information.shape == (4, 5, 6)
+        assert pred.energy.shape == (4, 5, 6)
 
 
 class TestNoise:
@@ -221,7 +267,7 @@ class TestMemory:
         full, lean = (gs.predict(bnn, x, 3, keep_samples=keep) for keep in (True, False))
         assert lean.samples is None
         assert full.samples.shape == (3, ROW_BLOCK + 9, 4)
-        for field in ("probs", "entropy", "mutual_information", "aleatoric", "label"):
+        for field in ("probs", "entropy", "mutual_information", "energy", "aleatoric", "label"):
             assert torch.equal(getattr(lean, field), getattr(full, field)), field
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 
+import numpy as np
 import pytest
 import torch
 from scipy import integrate, special, stats
@@ -78,6 +79,28 @@ class TestClasses:
         assert float(pred.entropy) == pytest.approx(total, abs=2e-3)
         assert float(pred.mutual_information) == pytest.approx(total - expected, abs=4e-3)
 
+    def test_energy_by_integration(self):
+        """−E log(e^a + e^b) over two independent Gaussian logits; of one logit, −E log(1 + e^z)."""
+        bnn = gs.to_bayesian(nn.Linear(1, 2, bias=False).double(), posterior_std=0.8)
+        pred = gs.predict_moments(bnn, torch.ones(1, 1).double())
+        a, b = (stats.norm(m, 0.8) for m in bnn.weight_mean.tolist())
+
+        def joint(y, x):
+            return np.logaddexp(x, y) * a.pdf(x) * b.pdf(y)
+
+        wanted, _ = integrate.dblquad(
+            joint, a.mean() - 6, a.mean() + 6, b.mean() - 6, b.mean() + 6, epsabs=1e-6
+        )
+        assert pred.energy.shape == (1,)
+        assert float(pred.energy) == pytest.approx(-wanted, abs=2e-3)
+        one = gs.to_bayesian(nn.Linear(1, 1, bias=False).double(), posterior_std=1.5)
+        with torch.no_grad():
+            one.weight_mean.fill_(0.7)
+        found = gs.predict_moments(one, torch.tensor([[-2.0]]).double(), likelihood="bernoulli")
+        wanted = stats.norm(-1.4, 3.0).expect(lambda z: np.logaddexp(0.0, z))
+        # The standard deviation is 3: 256 points leave a thousandth of it.
+        assert float(found.energy) == pytest.approx(-wanted, abs=4e-3)
+
     @pytest.mark.parametrize(
         ("name", "shape", "options"),
         [
@@ -102,6 +125,8 @@ class TestClasses:
         error = drawn.samples.std(0) / 200**0.5
         assert ((pred.probs - drawn.probs).abs() < 5 * error + 0.02).all()
         torch.testing.assert_close(pred.probs.sum(1), torch.ones(3), rtol=0, atol=1e-5)
+        # Three standard errors of 200 samples of a residual network, whose logits spread most.
+        assert ((pred.energy - drawn.energy).abs() < 0.15).all()
         # Activations of a deep network are not independent, and 200 samples leave a tenth.
         ratio = (pred.mutual_information / drawn.mutual_information).log().abs()
         assert (ratio < 0.4).all()

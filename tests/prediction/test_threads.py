@@ -67,7 +67,8 @@ def assert_threads_agree(posterior: Posterior, x: torch.Tensor) -> None:
 
     def answer(question: tuple[torch.Tensor, int, str, int]) -> torch.Tensor:
         rows, count, noise, seed = question
-        return posterior.predict(rows, count, noise=noise, seed=seed).samples
+        found = posterior.predict(rows, count, noise=noise, seed=seed)
+        return torch.cat([found.samples.flatten(), found.energy.flatten()])
 
     alone = [answer(question) for question in asked]
 

@@ -31,7 +31,7 @@ def _config(method: str, seed: int, sparsity: float | None, **more: Any) -> dict
         "lr": None,
         "seed": seed,
         "noise": "weight",
-        "ood": [],
+        "ood": ["data/notmnist.npz"],
         "gossamer": "0.1.0",
         **more,
     }
@@ -105,7 +105,14 @@ def _curves(rng: np.random.Generator, method: str, layers: tuple, regression: bo
     if regression:
         nominal = np.arange(0.05, 1.0, 0.05)
         observed = np.clip(nominal + rng.normal(0, 0.015, nominal.size) - 0.03, 0, 1)
-        return found | {"intervals": {"nominal": nominal.tolist(), "observed": observed.tolist()}}
+        found["intervals"] = {"nominal": nominal.tolist(), "observed": observed.tolist()}
+        coverage = np.arange(1, 101) / 100
+        found["selective"] = {
+            "coverage": coverage.tolist(),
+            "risk": (3000 * coverage).tolist(),
+            "best_risk": (3000 * coverage**2).tolist(),
+        }
+        return found
     n = 1500
     confidence = rng.beta(9, 0.9, n)
     honesty = 1.0 if method == "ssvi" else 1.6
@@ -136,8 +143,21 @@ def _curves(rng: np.random.Generator, method: str, layers: tuple, regression: bo
     found["selective"] = {
         "coverage": (np.arange(1, n + 1) / n).tolist(),
         "accuracy": accuracy.tolist(),
+        "risk": (1 - accuracy).tolist(),
+        "best_risk": (np.cumsum(np.sort(~right)) / np.arange(1, n + 1)).tolist(),
     }
     return found
+
+
+def _shifted(names: tuple[str, ...], metrics: dict[str, float]) -> dict[str, float]:
+    """Each metric grows by a tenth of itself with every severity."""
+    found = {
+        f"shift_{name}_{severity}_{key}": value * (1 + severity / 10)
+        for name in names
+        for severity in range(1, 6)
+        for key, value in metrics.items()
+    }
+    return found | {f"shift_{key}": 1.3 * value for key, value in metrics.items()}
 
 
 def write_run(
@@ -162,9 +182,16 @@ def write_run(
     measured: dict[str, Any] = {"nll": 0.21 + 0.01 * seed}
     if regression:
         measured |= {"rmse": 53.2, "crps": 30.1, "coverage": 0.89}
+        measured |= {"aurc": 1512.25, "eaurc": 500.5, "epistemic": 12.5, "aleatoric": 50.25}
+        measured |= _shifted(("noise",), {"rmse": 53.2, "nll": 0.21, "coverage": 0.89})
     else:
         measured |= {"accuracy": 0.97 + 0.004 * seed, "brier": 0.05, "ece": 0.03 + 0.002 * seed}
-        measured |= {"adaptive_ece": 0.028, "marginal_calibration_error": 0.011, "auroc": 0.93}
+        measured |= {"adaptive_ece": 0.028, "marginal_calibration_error": 0.011}
+        measured |= {"auroc": 0.93, "aupr": 0.91, "fpr95": 0.22, "auroc_energy": 0.915}
+        if method in ("ssvi", "dense_vi"):
+            measured |= {"auroc_mutual_information": 0.945}
+        measured |= {"aurc": 0.00123, "eaurc": 0.00045}
+        measured |= _shifted(("rotation", "noise"), {"accuracy": 0.6, "nll": 0.21, "ece": 0.03})
     measured |= {"nnz": kept, "sparsity": 1 - kept / total, "seconds": 12.5 + seed}
     measured |= {"checkpoint_bytes": 24 * kept}
     lines = _epochs(rng, epochs, method, regression)

@@ -57,6 +57,14 @@ def test_a_setting_that_an_older_run_did_not_have_splits_no_group(make_run):
     assert len(group_runs([read_run(older), read_run(younger)])) == 1
 
 
+def test_no_shift_equals_an_older_run_and_another_shift_splits(make_run):
+    older = make_run("a", "ssvi", 0)
+    younger = make_run("b", "ssvi", 1, config={"shift": []})
+    moved = make_run("c", "ssvi", 2, config={"shift": ["noise"]})
+    groups = group_runs([read_run(path) for path in (older, younger, moved)])
+    assert [[run.name for run in group.runs] for group in groups] == [["a", "b"], ["c"]]
+
+
 def test_any_other_setting_splits_a_group(make_run):
     base = make_run("a", "ssvi", 0)
     other_rate = make_run("b", "ssvi", 1, config={"lr": 0.1})
@@ -124,12 +132,66 @@ def at_terminal(rows, width: int) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+def tables(text: str) -> list[list[str]]:
+    """Lines of each table: the comparison, foreign sets, means under corruption."""
+    return [[line.rstrip() for line in part.splitlines()] for part in text.split("\n\n")]
+
+
 def test_lines_stay_whole_in_a_file(runs):
     rows = comparison(runs)
-    wide = [line.rstrip() for line in shown(rows, width=160).splitlines()[:-1]]
-    narrow = [line.rstrip() for line in shown(rows, width=40).splitlines()[:-1]]
-    assert narrow == wide
-    assert len(wide) == 1 + len(rows)
+    wide, narrow = tables(shown(rows, width=160)), tables(shown(rows, width=40))
+    first = wide[0][:-1]  # without the caption, which is centred
+    assert narrow[0][:-1] == first
+    assert narrow[1:] == wide[1:]
+    assert len(first) == 1 + len(rows)
+
+
+def test_foreign_sets_stand_side_by_side_by_score(make_run):
+    more = {"auroc_svhn": 0.8, "aupr_svhn": 0.7, "fpr95_svhn": 0.6, "auroc_energy_svhn": 0.85}
+    local = {"auroc_local": 0.5, "aupr_local": 0.4, "fpr95_local": 0.3}
+    paths = [
+        make_run("a", "ssvi", metrics={**more, **local}),
+        make_run("b", "sgd"),
+        make_run("c", regression=True),
+    ]
+    table = tables(shown(comparison(paths)))[1]
+    head = "run OOD set AUROC by entropy ↑ AUROC by mutual information ↑ AUROC by energy ↑"
+    assert table[0].split() == [*head.split(), "AUPR", "↑", "FPR95", "↓"]
+    assert [line.split() for line in table[1:]] == [
+        ["a", "notmnist.npz", "0.9300", "0.9450", "0.9150", "0.9100", "0.2200"],
+        ["a", "svhn", "0.8000", "–", "0.8500", "0.7000", "0.6000"],
+        ["a", "notmnist.npz,", "local", "noise", "0.5000", "–", "–", "0.4000", "0.3000"],
+        ["b", "notmnist.npz", "0.9300", "–", "0.9150", "0.9100", "0.2200"],
+    ]
+
+
+def test_foreign_sets_of_values_are_told_by_their_std(make_run):
+    figures = {"auroc": 0.7, "aupr": 0.6, "fpr95": 0.5, "auroc_epistemic": 0.9}
+    path = make_run("c", regression=True, metrics=figures)
+    head, line = tables(shown(comparison([path])))[1]
+    assert "AUROC by predicted std ↑" in head
+    assert "AUROC by epistemic std ↑" in head
+    assert "energy" not in head
+    assert line.split()[2:] == ["0.7000", "0.9000", "0.6000", "0.5000"]
+
+
+def test_means_under_corruption_follow(runs, make_run):
+    measured = json.loads((runs[3] / "metrics.json").read_text())
+    kept = {k: v for k, v in measured.items() if not k.startswith("shift")}
+    (runs[3] / "metrics.json").write_text(json.dumps(kept))
+    table = tables(shown(comparison(runs)))[2]
+    assert [line.split()[0] for line in table] == ["run", "ssvi", "table"]
+    assert "accuracy under shift ↑" in table[0]
+    assert "coverage under shift" in table[0]
+    ssvi, values = (line.split() for line in table[1:])
+    assert ssvi[1:] == ["0.7800", "–", "0.2730", "0.0390", "–"]
+    assert values[1:] == ["–", "69.16", "0.2730", "–", "1.1570"]
+
+
+def test_without_foreign_sets_and_shifts_there_is_one_table(make_run):
+    folder = make_run("run")
+    (folder / "metrics.json").write_text('{"accuracy": 0.9}')
+    assert len(tables(shown(comparison([folder])))) == 1
 
 
 def test_runs_become_columns_at_a_narrow_terminal(runs):
@@ -216,6 +278,12 @@ def test_bad_runs(tmp_path):
         ("sparsity", 0.94998765, "0.949988"),
         ("nll", float("inf"), "inf"),
         ("somewhat", 1.5, "1.5000"),
+        ("aurc", 0.000123456, "0.000123"),
+        ("aurc", 0.0, "0"),
+        ("eaurc", 0.25, "0.2500"),
+        ("aurc_entropy_local", 0.012345, "0.0123"),
+        ("aurc", 1512.25, "1,512.25"),
+        ("shift_noise_3_nll", 0.25, "0.2500"),
     ],
 )
 def test_numbers(key, value, text):
@@ -230,5 +298,15 @@ def test_spread_and_prefixed_names():
     assert quantity("adaptive_ece_local").label == "adaptive ECE (local)"
     assert quantity("auroc_notmnist").label == "OOD AUROC (notmnist)"
     assert quantity("auroc_notmnist").arrow == "↑"
+    assert quantity("auroc_energy_notmnist").label == "OOD AUROC by energy (notmnist)"
+    assert quantity("auroc_mutual_information").label == "OOD AUROC by mutual information"
+    assert quantity("auroc_energy").arrow == "↑"
+    assert quantity("aurc_energy_local").label == "AURC by energy (local)"
+    assert quantity("aurc").arrow == quantity("eaurc_local").arrow == "↓"
+    assert quantity("epistemic_local").label == "epistemic std (local)"
+    assert quantity("shift_accuracy").label == "accuracy under shift"
+    assert quantity("shift_rotation_3_accuracy").label == "accuracy (rotation 3)"
+    assert quantity("shift_noise_5_ece_local").label == "ECE (local) (noise 5)"
+    assert quantity("shift_noise_5_ece_local").arrow == "↓"
     assert quantity("ece2").label == "ece2"
     assert quantity("new.thing").label == "new.thing"

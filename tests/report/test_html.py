@@ -27,7 +27,8 @@ def test_one_classification_run(single):
     assert {key: card["figures"] for key, card in page.cards.items()} == dict.fromkeys(
         CLASSIFICATION, 1
     )
-    for section in ("Results", "Training", "Calibration", "Uncertainty", "Sparsity", "Weights"):
+    sections = ("Results", "Training", "Calibration", "Uncertainty", "Shift", "Sparsity", "Weights")
+    for section in sections:
         assert section in page.headings
     for section in ("All metrics", "Setup", "Settings", "Environment", "ssvi-s0"):
         assert section in page.headings
@@ -48,8 +49,14 @@ def test_axes_are_labelled(single):
         "accuracy": ("epoch", "accuracy"),
         "ece": ("epoch", "expected calibration error"),
         "reliability": ("confidence", "accuracy", "share", "ECE 0.0300"),
-        "selective": ("share of inputs answered", "accuracy on those"),
+        "selective": (
+            "share of inputs answered",
+            "error rate on those",
+            "AURC 0.00123, excess 0.00045",
+            "the best order of these answers",
+        ),
         "entropy": ("entropy (nats)", "density", "OOD ("),
+        "shift": ("rotation", "noise", "severity", "clean", "accuracy ↑", "NLL ↓", "ECE ↓"),
         "layers": ("share of the weights removed", "93 % · 1,147 of 256×64"),
         "swap-fraction": ("optimiser step", "swap fraction"),
         "turnover-total": ("optimiser step", "fresh weights / nnz"),
@@ -104,8 +111,17 @@ def test_regression_run(finished, tmp_path):
     assert set(page.cards) == REGRESSION
     assert all(card["figures"] == 1 for card in page.cards.values())
     assert "nominal coverage" in page.cards["intervals"]["text"]
-    for value in ("53.20", "30.10", "RMSE", "CRPS"):
+    for value in ("53.20", "30.10", "RMSE", "CRPS", "epistemic std", "12.50"):
         assert value in page.text
+    for word in ("mean squared error on those", "AURC 1,512.25, excess 500.50"):
+        assert word in page.cards["selective-values"]["text"]
+    for word in ("RMSE ↓", "NLL ↓", "coverage", "severity", "noise"):
+        assert word in page.cards["shift-values"]["text"]
+
+
+def test_a_card_without_a_neighbour_gets_the_row(finished, only, tmp_path):
+    only("intervals")
+    page = page_of([finished / "table"], tmp_path / "out.html")
     assert "lone" in page.cards["intervals"]["class"]
 
 
@@ -119,6 +135,108 @@ def test_both_tasks_on_one_page(finished, only, tmp_path):
     assert "Not recorded" not in page.cards["intervals"]["text"]
     assert "Not recorded" not in page.cards["reliability"]["text"]
     assert "2 runs" in page.headings
+
+
+def lines_of(page, section: str) -> list[list[str]]:
+    """The cells of every table line in a section of the page."""
+    start = page.source.index(f'<section id="section-{section}"')
+    html = page.source[start : page.source.index("</section>", start)]
+    cells = re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>")
+    return [
+        [" ".join(re.sub("<[^>]+>", " ", cell).split()) for cell in cells.findall(line)]
+        for line in re.findall(r"<tr>(.*?)</tr>", html)
+    ]
+
+
+def test_foreign_sets_have_a_column_for_every_score(finished, only, tmp_path):
+    only("entropy")
+    page = page_of([finished / "ssvi-s0", finished / "sgd"], tmp_path / "out.html")
+    head, *lines = lines_of(page, "uncertainty")
+    scores = ["by entropy ↑", "by mutual information ↑", "by energy ↑", "AUPR ↑", "FPR95 ↓"]
+    assert head == ["set", *scores]
+    assert [line[1:] for line in lines] == [
+        ["0.9300", "0.9450", "0.9150", "0.9100", "0.2200"],
+        ["0.9300", "–", "0.9150", "0.9100", "0.2200"],
+    ]
+    assert [line[0].split() for line in lines] == [
+        ["notmnist.npz", "ssvi", "95", "%"],
+        ["notmnist.npz", "sgd"],
+    ]
+
+
+def test_every_severity_stands_in_a_table(single):
+    lines = lines_of(single, "shift")
+    assert ["", "clean", "1", "2", "3", "4", "5"] in lines
+    assert ["rotation", "0.9700", "0.6600", "0.7200", "0.7800", "0.8400", "0.9000"] in lines
+    assert ["noise", "0.0300", "0.0330", "0.0360", "0.0390", "0.0420", "0.0450"] in lines
+    names = [line[0] for line in lines_of(single, "all-metrics")]
+    assert "accuracy under shift ↑" in names
+    assert not [name for name in names if "rotation" in name], "not once more"
+
+
+def test_the_lines_of_a_shift_are_where_its_values_are(single):
+    """Accuracy is 0.97, then 0.66 to 0.90: a fall, and a straight line up."""
+    start = single.source.index('id="shift"')
+    card = single.source[start : single.source.index("</article>", start)]
+    paths = re.findall(r'<path d="(M[^"]*)" clip-path[^>]*var\(--s0', card)
+    points = np.array(re.findall(r"[ML] ([\d.]+) ([\d.]+)", paths[0]), dtype=float)
+    values = np.array([0.97, 0.66, 0.72, 0.78, 0.84, 0.9])
+    assert np.corrcoef(points[:, 0], np.arange(6))[0, 1] > 1 - 1e-9
+    assert np.corrcoef(points[:, 1], values)[0, 1] < -1 + 1e-9
+
+
+def test_a_run_without_foreign_sets_and_shifts_has_no_empty_cards(make_run, only, tmp_path):
+    only("nll", "shift", "shift-values")
+    folder = make_run("run")
+    measured = json.loads((folder / "metrics.json").read_text())
+    few = {key: measured[key] for key in ("accuracy", "nll", "nnz")}
+    (folder / "metrics.json").write_text(json.dumps(few))
+    page = page_of([folder], tmp_path / "out.html")
+    assert set(page.cards) == {"nll"}
+    assert "Shift" not in page.headings
+    assert "Uncertainty" not in page.headings
+
+
+def test_a_run_that_measured_no_shift_is_named_beside_those_that_did(make_run, only, tmp_path):
+    only("shift")
+    with_shift, without = make_run("moved"), make_run("still", "rigl")
+    measured = json.loads((without / "metrics.json").read_text())
+    kept = {k: v for k, v in measured.items() if not k.startswith("shift")}
+    (without / "metrics.json").write_text(json.dumps(kept))
+    page = page_of([with_shift, without], tmp_path / "out.html")
+    assert "Not recorded by still." in page.cards["shift"]["text"]
+
+
+def test_areas_of_several_runs_stand_in_their_colours(make_run, only, tmp_path):
+    only("selective")
+    paths = [
+        make_run("a", "ssvi", 0, metrics={"aurc": 0.002}),
+        make_run("b", "ssvi", 1, metrics={"aurc": 0.004}),
+        make_run("c", "sgd", metrics={"aurc": 0.5}),
+    ]
+    text = page_of(paths, tmp_path / "out.html").cards["selective"]["text"]
+    assert "AURC 0.003" in text  # the mean over the two seeds
+    assert "AURC 0.5000" in text
+    assert "best order" not in text.partition("share of inputs")[0]
+
+
+def test_a_run_of_the_first_version_has_its_curve(make_run, only, tmp_path):
+    """It wrote accuracies, and neither areas nor the best order."""
+    only("selective")
+    folder = make_run("old")
+    curves = json.loads((folder / "curves.json").read_text())
+    accuracy = [1.0, 1.0, 0.9, 0.7]
+    curves["selective"] = {"coverage": [0.25, 0.5, 0.75, 1.0], "accuracy": accuracy}
+    (folder / "curves.json").write_text(json.dumps(curves))
+    metrics = json.loads((folder / "metrics.json").read_text())
+    del metrics["aurc"], metrics["eaurc"]
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    page = page_of([folder], tmp_path / "out.html")
+    assert page.cards["selective"]["figures"] == 1
+    assert "AURC 0" not in page.cards["selective"]["text"]
+    paths = re.findall(r'<path d="(M[^"]*)" clip-path[^>]*var\(--s0', page.source)
+    points = np.array(re.findall(r"[ML] ([\d.]+) ([\d.]+)", paths[0]), dtype=float)
+    assert np.corrcoef(points[:, 1], accuracy)[0, 1] > 1 - 1e-9, "risk is drawn upwards"
 
 
 def test_missing_files_give_notes(make_run, tmp_path):
@@ -143,7 +261,8 @@ def test_only_metrics(make_run, tmp_path):
             path.unlink()
     page = page_of([folder], tmp_path / "out.html")
     check_self_contained(page)
-    assert sum(card["figures"] for card in page.cards.values()) == 0
+    # The figure under corruption is drawn from the metrics themselves.
+    assert {key for key, card in page.cards.items() if card["figures"]} == {"shift"}
     assert "0.9700" in page.text
 
 

@@ -68,6 +68,8 @@ def test_any_config_survives_json(config: RunConfig) -> None:
         ("keep_checkpoints", 0),
         ("ood", "notmnist"),
         ("ood", [""]),
+        ("shift", "noise"),
+        ("shift", [3]),
     ],
 )
 def test_a_value_against_its_rule_is_named_in_one_line(key: str, value: Any) -> None:
@@ -75,6 +77,13 @@ def test_a_value_against_its_rule_is_named_in_one_line(key: str, value: Any) -> 
         RunConfig.from_json({key: value})
     assert caught.value.name.startswith(key) or caught.value.name == f"key of {key}"
     assert "\n" not in str(caught.value)
+
+
+def test_settings_of_before_shifts_take_none() -> None:
+    values = RunConfig(ood=("a",)).to_json()
+    del values["shift"]
+    assert RunConfig.from_json(values) == RunConfig(ood=("a",))
+    assert RunConfig.from_json(values).shift == ()
 
 
 def test_an_unknown_key_is_named() -> None:
@@ -99,6 +108,7 @@ def test_overrides_are_parsed_by_type() -> None:
             "data=a=b.csv",
             "target = 3",
             "ood=notmnist, uniform",
+            "shift=noise,blur",
             "noise=both",
             "method_options.sparsity=0.9",
             "method_options.swap.every=10",
@@ -114,6 +124,7 @@ def test_overrides_are_parsed_by_type() -> None:
         data="a=b.csv",
         target="3",
         ood=("notmnist", "uniform"),
+        shift=("noise", "blur"),
         noise="both",
         method_options={
             "sparsity": 0.9,

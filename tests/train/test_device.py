@@ -198,7 +198,9 @@ def test_a_whole_run_goes_to_the_device(
     assert here is not None
     assert there is not None
     # Noise off the CPU comes from another implementation of the same draws, equal to float32.
+    # Areas read ranks: rows that rounding alone tells apart may change places, and then they jump.
     for key in set(here) - {"seconds", "checkpoint_bytes"}:
-        assert there[key] == pytest.approx(here[key], rel=1e-4, abs=1e-6), key
+        share = 0.01 if "aurc" in key else 1e-4
+        assert there[key] == pytest.approx(here[key], rel=share, abs=1e-6), key
     on_cpu = load_run(tmp_path / "there", device="cpu").posterior.network()
     assert {p.device.type for p in on_cpu.parameters()} == {"cpu"}

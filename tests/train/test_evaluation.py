@@ -57,6 +57,7 @@ def test_classification_against_scikit_learn(classes: LoadedRun) -> None:
         assert sum(curves["reliability"]["count"]) == len(y)
         assert curves["selective"]["coverage"][-1] == 1.0
         assert curves["selective"]["accuracy"][-1] == pytest.approx(right.mean(), rel=1e-12)
+        assert curves["selective"]["risk"][-1] == pytest.approx(1 - right.mean(), rel=1e-12)
 
 
 def test_both_noise_modes(classes: LoadedRun) -> None:

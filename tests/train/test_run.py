@@ -67,6 +67,7 @@ def test_metrics_and_curves_have_their_keys(tmp_path: Path, small: RunConfig) ->
     assert set(metrics) == {
         *("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece"),
         *("marginal_calibration_error", "nnz", "sparsity", "seconds", "checkpoint_bytes"),
+        *("aurc", "eaurc", "aurc_entropy", "aurc_mutual_information", "aurc_energy"),
     }
     assert metrics["nnz"] == round(0.2 * (64 * 16 + 16 * 10))
     assert metrics["sparsity"] == 1 - metrics["nnz"] / (64 * 16 + 16 * 10)

@@ -11,7 +11,7 @@ from typing import Any
 from gossamer.cli import settings
 from gossamer.cli.output import Output
 from gossamer.cli.parser import Parser, add_data_dir, add_device, set_run
-from gossamer.cli.train import draw_metrics
+from gossamer.cli.train import SHIFT_HELP, draw_metrics
 from gossamer.errors import InvalidData
 from gossamer.train import RunFolder, evaluate, load_dataset, load_ood_inputs, load_run
 from gossamer.train.assembly import find_facts
@@ -32,6 +32,12 @@ def add_evaluate(parser: Parser) -> None:
         action="append",
         help="out-of-distribution set; may be repeated (default: as the run was told)",
     )
+    parser.add_argument(
+        "--shift",
+        metavar="NAME",
+        action="append",
+        help=f"{SHIFT_HELP} (default: as the run was told)",
+    )
     add_data_dir(parser)
     add_device(parser)
     set_run(parser, run)
@@ -47,6 +53,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
     config = settings.apply(loaded.config, given)
     if args.ood is not None:
         config = replace(config, ood=tuple(args.ood))
+    if args.shift is not None:
+        config = replace(config, shift=tuple(args.shift))
     began = time.perf_counter()
     dataset = load_dataset(config)
     _, facts = RunFolder(Path(args.path)).read_config()
@@ -63,6 +71,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
         noise=config.noise,
         seed=config.seed,
         ood=load_ood_inputs(config, loaded.preparation),
+        shift=config.shift,
     )
     values: dict[str, Any] = {
         "run": args.path,
@@ -72,5 +81,5 @@ def run(args: argparse.Namespace, output: Output) -> int:
         **metrics,
         "seconds": time.perf_counter() - began,
     }
-    output.result(values, lambda console: draw_metrics(values, console))
+    output.result(values, lambda console: draw_metrics(values, console, config.ood))
     return 0

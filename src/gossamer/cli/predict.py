@@ -24,8 +24,8 @@ _SHOWN_ROWS, _SHOWN_COLUMNS = 20, 12
 
 _EPILOG = f"""\
 The file is prepared as the run's training data were; its columns are matched by name, in any order.
-Classes: label, prob_<name>, entropy and mutual_information (nats). Numbers, in the target's own
-units: mean, std, epistemic, aleatoric, and lower and upper of the {LEVEL:.0%} interval.
+Classes: label, prob_<name>, entropy, mutual_information and energy (nats). Numbers, in the target's
+own units: mean, std, epistemic, aleatoric, and lower and upper of the {LEVEL:.0%} interval.
 Without --out the answers are shown on a terminal, or written as csv where stdout is none.
 """
 

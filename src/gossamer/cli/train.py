@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 from gossamer.cli import settings
 from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, set_run
-from gossamer.report import write_report
+from gossamer.report import has_own_table, print_measured, write_report
 from gossamer.report.quantities import QUANTITIES, format_number, quantity
 from gossamer.train import RunConfig, RunFolder, SilentProgress, default_progress, train
 
@@ -42,6 +43,11 @@ _FLAGS: dict[str, tuple[str, str]] = {
 }
 """Options that are one setting each: placeholder and help."""
 
+SHIFT_HELP = (
+    "measure the test inputs under this corruption too, in five severities: "
+    "rotation, noise, blur, contrast, or all that fit; may be repeated"
+)
+
 _EPILOG = """\
 Any setting can be given as --set key=value: one of the run (epochs=20, select=best), of the method
 (kl_weight=0.3, see gossamer methods NAME) or of the model (hidden=[64,64]).
@@ -64,6 +70,7 @@ def add_train(parser: Parser) -> None:
         default=[],
         help="score this data set as out of distribution at the end; may be repeated",
     )
+    parser.add_argument("--shift", metavar="NAME", action="append", default=[], help=SHIFT_HELP)
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -84,16 +91,17 @@ def add_train(parser: Parser) -> None:
 def run(args: argparse.Namespace, output: Output) -> int:
     """Train and print the test metrics."""
     given = _given(args)
+    lists = {name: getattr(args, name) for name in ("ood", "shift") if getattr(args, name)}
     config: RunConfig | None = None
     if not args.out or not args.resume:
-        config = _config(RunConfig(), given, args.ood)
+        config = _config(RunConfig(), given, lists)
     out = Path(args.out) if args.out else default_out(config or RunConfig())
     folder = RunFolder(out)
     if args.resume and folder.is_started:
         # What is not told is the run's own; what is told must agree with it, and train checks that.
-        config = _config(folder.read_config()[0], given, args.ood)
+        config = _config(folder.read_config()[0], given, lists)
     elif args.resume:
-        config = _config(RunConfig(), given, args.ood) if given or args.ood else None
+        config = _config(RunConfig(), given, lists) if given or lists else None
     progress = SilentProgress() if args.quiet else default_progress()
     try:
         result = train(config, out, resume=args.resume, progress=progress)
@@ -112,7 +120,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
         write_report([out], report)
     if report.exists():
         values["report"] = str(report)
-    output.result(values, lambda console: draw_metrics(values, console))
+    sets = folder.read_config()[0].ood
+    output.result(values, lambda console: draw_metrics(values, console, sets))
     return 0
 
 
@@ -124,17 +133,27 @@ def default_out(config: RunConfig) -> Path:
     return Path("runs") / "-".join(name)
 
 
-def draw_metrics(values: dict[str, Any], console: Console) -> None:
-    """Draw metrics one below the other, texts as they are."""
+def draw_metrics(values: dict[str, Any], console: Console, ood: Sequence[str] = ()) -> None:
+    """Draw metrics one below the other, texts as they are; then tables of what has several.
+
+    Args:
+        values: Metrics and texts by their keys.
+        console: Where to.
+        ood: Names of the out-of-distribution sets.
+    """
     table = plain_table("", "", right=())
     table.show_header = False
     for key, value in values.items():
+        if has_own_table(key, values):
+            continue
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             shown = format_number(key, value) if key in QUANTITIES else f"{value:.5g}"
             table.add_row(quantity(key).label, shown, style="bold" if key == "accuracy" else "")
         elif value is not None:
             table.add_row(key, str(value))
     console.print(table, markup=False)
+    task = "regression" if "rmse" in values else "classification"
+    print_measured(values, console, task=task, ood=ood)
 
 
 def _given(args: argparse.Namespace) -> list[str]:
@@ -145,7 +164,7 @@ def _given(args: argparse.Namespace) -> list[str]:
     return [*options, *args.assignments]
 
 
-def _config(base: RunConfig, given: list[str], ood: list[str]) -> RunConfig:
+def _config(base: RunConfig, given: list[str], lists: dict[str, list[str]]) -> RunConfig:
     config = settings.apply(base, given)
     # Not through key=value: there a comma separates names, in a path it does not.
-    return RunConfig.from_json({**config.to_json(), "ood": ood}) if ood else config
+    return RunConfig.from_json({**config.to_json(), **lists}) if lists else config

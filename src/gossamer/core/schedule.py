@@ -63,6 +63,18 @@ class CosineDecay:
 
 
 @dataclass(frozen=True)
+class Warmed:
+    """Another schedule, times a factor that rises from 1/``steps`` to 1 in ``steps`` steps."""
+
+    schedule: Schedule
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        """The factor at ``step``."""
+        return self.schedule(step) * min((step + 1) / self.steps, 1.0)
+
+
+@dataclass(frozen=True)
 class Cyclical:
     """``cycles`` half cosines from 1 to 0, one after the other.
 

@@ -1,7 +1,8 @@
 """Data sets: loading by name, file or array; the preparation of raw input; batches.
 
 ``readers/`` reads or makes raw data, ``prepare/`` turns raw values into tensors. ``registry`` is
-the table of known sets, ``split`` cuts the parts, and ``build`` makes a :class:`DataSet`.
+the table of known sets, ``split`` cuts the parts, and ``build`` makes a :class:`DataSet`. ``shift``
+corrupts prepared inputs for the test.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ from gossamer.data.prepare.preparation import Preparation
 from gossamer.data.readers import synthetic
 from gossamer.data.readers.remote import download
 from gossamer.data.registry import Description, describe, names
+from gossamer.data.shift import SEVERITIES, SHIFTS, InputScale, choose_shifts, shifted
 
 __all__ = [
+    "SEVERITIES",
+    "SHIFTS",
     "DataSet",
     "Description",
+    "InputScale",
     "Preparation",
     "Rows",
     "batches",
+    "choose_shifts",
     "crop_flip",
     "describe",
     "download",
@@ -30,5 +36,6 @@ __all__ = [
     "load_ood",
     "names",
     "row_batches",
+    "shifted",
     "synthetic",
 ]

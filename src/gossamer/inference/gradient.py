@@ -6,6 +6,8 @@ Variational ones add a prior, an initial posterior and a KL that warms up.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from gossamer.core.schedule import Constant, CosineDecay, Schedule, linear_warmup
+from gossamer.core.schedule import Constant, CosineDecay, Schedule, Warmed, linear_warmup
 from gossamer.core.swap import Budget
 from gossamer.errors import InvalidValue, UnknownName
 from gossamer.inference.batch import Batch
@@ -39,30 +41,52 @@ from gossamer.prediction import NoiseDraws, Posterior
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(StepConfig):
-    """Settings of the optimiser, shared by all gradient methods.
+class DescentConfig(StepConfig):
+    """Settings of the steps on weights, whatever takes them.
 
     Attributes:
-        optimizer: ``adam`` or ``sgd``.
         lr: Learning rate of weights and biases; ``None`` takes ``default_lr``.
-        std_lr: Learning rate of the softplus pre-image of σ; ``lr`` if ``None``.
         lr_schedule: ``cosine`` to 0 over the run, or ``constant``.
-        momentum: For ``sgd``.
+        lr_warmup: Share of the run over which the learning rate rises from 0, on top of that.
         weight_decay: On means and deterministic weights, never on σ.
         decay_biases: Decay biases and normalisation too.
     """
 
-    optimizer: Literal["adam", "sgd"] = "adam"
     lr: float | None = None
-    std_lr: float | None = None
     lr_schedule: Literal["cosine", "constant"] = "cosine"
-    momentum: float = 0.9
+    lr_warmup: float = 0.0
     weight_decay: float = 3e-4
     decay_biases: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lr", "std_lr", "momentum", "weight_decay"):
+        for name in ("lr", "weight_decay"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0.0:
+                raise InvalidValue(name, value, "must not be negative")
+        if not 0.0 <= self.lr_warmup < 1.0:
+            raise InvalidValue(
+                "lr_warmup", self.lr_warmup, "must lie in [0, 1), a share of the run"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(DescentConfig):
+    """Settings of the optimiser, shared by methods that take one of torch's.
+
+    Attributes:
+        optimizer: ``adam`` or ``sgd``.
+        std_lr: Learning rate of the softplus pre-image of σ; ``lr`` if ``None``.
+        momentum: For ``sgd``.
+    """
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    std_lr: float | None = None
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("std_lr", "momentum"):
             value = getattr(self, name)
             if value is not None and not value >= 0.0:
                 raise InvalidValue(name, value, "must not be negative")
@@ -109,6 +133,8 @@ class GradientMethod:
         elbo: The objective.
         config: Optimiser settings.
         total_steps: Optimiser steps of the run, for the learning-rate schedule.
+        optimizer: Over the parameters of model and likelihood; that of ``config`` by default.
+        passes: Passes over a batch that a step averages, see ``_contexts``.
         swaps: How the support moves, or ``None`` for a fixed one.
         budget: How many weights each layer keeps then; its own number by default.
         skip_step_on_swap: Leave the optimiser step out where a swap is due, as the SSVI authors do.
@@ -122,9 +148,11 @@ class GradientMethod:
         model: nn.Module,
         likelihood: Likelihood,
         elbo: ELBO,
-        config: OptimizerConfig,
+        config: DescentConfig,
         total_steps: int,
         *,
+        optimizer: Optimizer | None = None,
+        passes: int = 1,
         swaps: SwapRule | None = None,
         budget: Budget | None = None,
         skip_step_on_swap: bool = False,
@@ -136,9 +164,12 @@ class GradientMethod:
         self.likelihood = likelihood
         self.elbo = elbo
         self.config = config
-        self.optimizer = make_optimizer(config, model, likelihood)
+        if optimizer is None:
+            assert isinstance(config, OptimizerConfig)
+            optimizer = make_optimizer(config, model, likelihood)
+        self.optimizer = optimizer
         self.base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self.lr_schedule = _lr_schedule(config, total_steps)
+        self.lr_schedule = lr_schedule(config, total_steps)
         self.skip_step_on_swap = skip_step_on_swap
         self.subspace = None
         if swaps is not None:
@@ -149,9 +180,10 @@ class GradientMethod:
                 rule=swaps,
                 budget=budget,
                 group=group,
-                accumulate=config.accumulate,
+                accumulate=config.accumulate * passes,
                 generator=generator,
             )
+        self.passes = passes
         self.steps = 0
         self._step = Step(model, likelihood, self.optimizer, elbo, config, group)
 
@@ -164,11 +196,15 @@ class GradientMethod:
         for group, lr in zip(self.optimizer.param_groups, self.base_lr, strict=True):
             group["lr"] = lr * factor
         skips = self.skip_step_on_swap and subspace is not None and subspace.is_due
-        taken = self._step.take(batch, moves=not skips)
+        taken = self._step.take(batch, inside=self._contexts(), moves=not skips)
         swap = None if subspace is None else subspace.step(lambda: self._step.mean_nll(batch))
         self.steps += 1
         self.elbo.calls = self.steps * self.elbo.accumulate
         return StepInfo.of(taken, lr=self.base_lr[0] * factor, swap=swap)
+
+    def _contexts(self) -> Sequence[AbstractContextManager[None]]:
+        """Where each pass over the batch runs; methods that draw weights draw them here."""
+        return ()
 
     def posterior(self) -> Posterior:
         """See ``Method.posterior``."""
@@ -193,12 +229,16 @@ class GradientMethod:
             self.subspace.load_state_dict(state["subspace"])
 
 
-def _lr_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
+def lr_schedule(config: DescentConfig, total_steps: int) -> Schedule:
+    """From steps to the factor of the learning rate."""
     if config.lr_schedule == "cosine":
-        return CosineDecay(total_steps)
-    if config.lr_schedule == "constant":
-        return Constant()
-    raise UnknownName("lr_schedule", str(config.lr_schedule), ("cosine", "constant"))
+        decay: Schedule = CosineDecay(total_steps)
+    elif config.lr_schedule == "constant":
+        decay = Constant()
+    else:
+        raise UnknownName("lr_schedule", str(config.lr_schedule), ("cosine", "constant"))
+    rising = round(config.lr_warmup * total_steps)
+    return decay if rising == 0 else Warmed(decay, rising)
 
 
 @dataclass(frozen=True, kw_only=True)

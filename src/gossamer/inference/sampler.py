@@ -194,7 +194,8 @@ class SamplerMethod:
         """One step of the sampler on a batch of inputs and targets."""
         batch = Batch.of(batch)
         factor = self._schedule()
-        taken = self._step.take(batch, inside=self._effective())
+        effective = self._effective()
+        taken = self._step.take(batch, inside=() if effective is None else (effective,))
         self.steps += 1
         self._after_step(batch.x.shape[0])
         return StepInfo.of(taken, lr=self.base_lr[0] * factor)

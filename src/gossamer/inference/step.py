@@ -6,6 +6,7 @@ follows in the method.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -85,33 +86,37 @@ class Step:
         self,
         batch: Batch,
         *,
-        inside: AbstractContextManager[None] | None = None,
+        inside: Sequence[AbstractContextManager[None]] = (),
         moves: bool = True,
     ) -> Taken:
         """One step on a batch.
 
         Args:
             batch: Inputs, targets and their weights.
-            inside: A context for forward and backward passes alone; pruned methods mask weights.
+            inside: A context for every pass over the batch, forward and backward: one where pruned
+                methods mask weights, several where gradients of several draws are averaged.
             moves: Whether the optimiser steps; the gradients are left for a swap otherwise.
 
         Raises:
             NonFinite: Loss or gradient norm; no parameter has changed then.
         """
         self.model.train()
+        contexts = inside or (nullcontext(),)
         parts = batch.parts(self.config.accumulate)
         shares = [1.0] if len(parts) == 1 else [len(p.x) / len(batch.x) for p in parts]
-        with inside or nullcontext():
-            passes = [
-                self._differentiate(part, share, is_first=number == 0)
-                for number, (part, share) in enumerate(zip(parts, shares, strict=True))
-            ]
+        if len(contexts) > 1:
+            shares = [share / len(contexts) for share in shares]
+        passes: list[_Pass] = []
+        for context in contexts:
+            with context:
+                for part, share in zip(parts, shares, strict=True):
+                    passes.append(self._differentiate(part, share, is_first=not passes))
         if self.group.size > 1:
             self.group.mean_([p.grad for p in self._parameters() if p.grad is not None])
         self._clip()
         if moves:
             self.optimizer.step()
-        return self._taken(parts, shares, passes)
+        return self._taken(shares * len(contexts), passes)
 
     def mean_nll(self, batch: Batch) -> Tensor:
         """The mean weighted negative log-likelihood of a batch, differentiable: 0-d."""
@@ -135,7 +140,7 @@ class Step:
             self.optimizer.zero_grad(set_to_none=True)
         (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
         assert self.objective.parts is not None
-        return _Pass(self.objective.parts, output.detach())
+        return _Pass(self.objective.parts, self.likelihood.accuracy(output.detach(), batch.y))
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -149,13 +154,9 @@ class Step:
                 "gradient norm", float(norm), "must be finite", "lower the learning rate"
             )
 
-    def _taken(self, parts: list[Batch], shares: list[float], passes: list[_Pass]) -> Taken:
-        """The whole batch's numbers: means over its parts, each by its share."""
-        right = [
-            self.likelihood.accuracy(each.output, part.y)
-            for part, each in zip(parts, passes, strict=True)
-        ]
-        known = [value for value in right if value is not None]
+    def _taken(self, shares: list[float], passes: list[_Pass]) -> Taken:
+        """The whole batch's numbers: means over its passes, each by its share."""
+        known = [each.accuracy for each in passes if each.accuracy is not None]
         last = passes[-1].parts
         return Taken(
             loss=_mean(shares, [float(each.parts.loss) for each in passes]),
@@ -168,7 +169,7 @@ class Step:
 
 class _Pass(NamedTuple):
     parts: ElboParts
-    output: Tensor
+    accuracy: float | None
 
 
 def _mean(shares: list[float], values: list[float]) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -70,12 +70,26 @@ class SwapRule(SwapSettings):
 
     Attributes:
         removal: Key of ``gossamer.core.removal.REMOVAL`` (Sec. 3.3.1); ``None`` takes ``snr_abs``,
-            or ``mean_abs`` for deterministic layers.
+            or ``mean_abs`` where weights have no posterior.
         sigma_init: Standard deviation of fresh weights (Sec. 3.2): ``mean`` or ``eps``.
     """
 
     removal: str | None = None
     sigma_init: str = "mean"
+
+
+def shared_settings(config: SwapSettings) -> dict[str, Any]:
+    """The settings of a swap that a method's config has of ``SwapSettings``, by name."""
+    return {field.name: getattr(config, field.name) for field in fields(SwapSettings)}
+
+
+@runtime_checkable
+class HoldsPosterior(Protocol):
+    """An optimiser whose state is the posterior, such as ``gossamer.optim.NaturalGradient``."""
+
+    def std_of(self, parameter: Tensor) -> Tensor | None:
+        """σ of a parameter, of its shape; ``None`` where it has none."""
+        ...
 
 
 class Subspace:
@@ -124,7 +138,8 @@ class Subspace:
         self.weights = [weight for weight in require_weights(model) if weight.is_trained]
         self.rule: AdditionRule = addition_rule(rule.addition)
         self.addition = rule.addition
-        self.removal = rule.removal or ("snr_abs" if _all_have_std(self.weights) else "mean_abs")
+        has_std = all(self._std(weight) is not None for weight in self.weights)
+        self.removal = rule.removal or ("snr_abs" if has_std else "mean_abs")
         self.removal_score = criterion(self.removal)
         self.sigma = sigma_rule(rule.sigma_init)
         self.schedule = SwapSchedule(
@@ -206,7 +221,7 @@ class Subspace:
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         names = {id(p): name for name, p in self.model.named_parameters()}
         for weight in self.weights:
-            if self.removal in NEEDS_STD and weight.layer.weight_std is None:
+            if self.removal in NEEDS_STD and self._std(weight) is None:
                 raise InvalidValue(
                     "removal",
                     self.removal,
@@ -353,8 +368,15 @@ class Subspace:
         best = torch.full((entering,), 2.0, dtype=own.dtype, device=removal.device)
         return LayerScores(layer.support, removal, own, candidates, best, count)
 
+    def _std(self, weight: Weight) -> Tensor | None:
+        """σ of a weight: its layer's, or that of an optimiser which holds the posterior."""
+        std = weight.layer.weight_std
+        if std is None and isinstance(self.optimizer, HoldsPosterior):
+            return self.optimizer.std_of(weight.values)
+        return std
+
     def _removal_scores(self, weight: Weight) -> Tensor:
-        mean, std = weight.values.detach(), weight.layer.weight_std
+        mean, std = weight.values.detach(), self._std(weight)
         scores = self.removal_score(mean, torch.ones_like(mean) if std is None else std.detach())
         if not bool(torch.isfinite(scores).all()):
             raise NonFinite(
@@ -372,7 +394,3 @@ def _changed(rule: SwapRule, settings: dict[str, Any]) -> SwapRule:
         if name not in known:
             raise UnknownName("setting of Subspace", name, known)
     return replace(rule, **settings) if settings else rule
-
-
-def _all_have_std(weights: list[Weight]) -> bool:
-    return all(weight.layer.weight_std is not None for weight in weights)

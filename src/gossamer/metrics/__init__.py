@@ -30,13 +30,21 @@ from gossamer.metrics.selection import (
     inclusion_probabilities,
     variable_selection,
 )
-from gossamer.metrics.selective import SelectiveCurve, aurc, selective_curve
+from gossamer.metrics.selective import (
+    RiskCoverageCurve,
+    SelectiveCurve,
+    aurc,
+    excess_aurc,
+    risk_coverage_curve,
+    selective_curve,
+)
 from gossamer.metrics.streaming import ClassificationMetrics, RegressionMetrics
 
 __all__ = [
     "ClassificationMetrics",
     "RegressionMetrics",
     "ReliabilityCurve",
+    "RiskCoverageCurve",
     "Selection",
     "SelectiveCurve",
     "accuracy",
@@ -47,6 +55,7 @@ __all__ = [
     "brier",
     "classwise_ece",
     "ece",
+    "excess_aurc",
     "fpr95",
     "gaussian_mixture_cdf",
     "gaussian_mixture_coverage",
@@ -60,6 +69,7 @@ __all__ = [
     "nll_from_log_probs",
     "ood_metrics",
     "reliability_curve",
+    "risk_coverage_curve",
     "rmse",
     "sample_crps",
     "selective_curve",

@@ -21,6 +21,7 @@ from gossamer.nn.cost import Summary, summary
 from gossamer.nn.linear import BayesianLinear, SparseLinear
 from gossamer.nn.moving import adopt, move, move_parameter, require_movable, state_on
 from gossamer.nn.seeding import at_mean, holding_draws, sampling, sampling_together
+from gossamer.nn.spread import with_spread
 from gossamer.nn.stochastic import (
     NeedsOwnPass,
     Noise,
@@ -88,4 +89,5 @@ __all__ = [
     "to_deterministic",
     "to_sparse",
     "weights_of",
+    "with_spread",
 ]

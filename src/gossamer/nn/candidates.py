@@ -69,6 +69,14 @@ def dense_twin_of(layer: SparseLayer) -> nn.Module:
     raise InvalidValue("layer", type(layer).__name__, "has no torch module", "add a row to TWINS")
 
 
+def bayesian_twin_of(layer: SparseLayer) -> type[BayesianLayer]:
+    """The Bayesian class of the geometry of a deterministic sparse layer."""
+    for twin in TWINS.values():
+        if isinstance(layer, twin.deterministic):
+            return twin.bayesian
+    raise InvalidValue("layer", type(layer).__name__, "has no Bayesian form", "add a row to TWINS")
+
+
 def _computes_like(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a subclass or changed instance still computes what ``kind`` does, no more."""
     methods = ("forward", "_conv_forward")

@@ -269,7 +269,7 @@ def _replace(
             layer.register_parameter(vector.name, parameter)
             parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)
-        _move_hooks(module, layer)
+        move_hooks(module, layer)
         if choice.backend == MEASURE:
             measure_at_first_use(layer)
         for name, other in list(model.named_modules(remove_duplicate=False)):
@@ -301,7 +301,7 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
     dense.register_parameter("weight", weights[id(leading)])
     dense.register_parameter("bias", layer.bias)
     forget_measurement(layer)
-    _move_hooks(layer, dense)
+    move_hooks(layer, dense)
     return dense.train(layer.training)
 
 
@@ -314,7 +314,7 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
     return model
 
 
-def _move_hooks(old: nn.Module, new: nn.Module) -> None:
+def move_hooks(old: nn.Module, new: nn.Module) -> None:
     """Hooks go along; the dictionaries themselves move, so that their handles still remove them."""
     for hooks in _HOOKS:
         setattr(new, hooks, getattr(old, hooks))

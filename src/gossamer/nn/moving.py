@@ -35,6 +35,7 @@ SECOND_MOMENTS = frozenset(
         "exp_inf",
         "variance",
         "step_size",
+        "curvature",
     }
 )
 """State that measures the size of gradients."""

@@ -5,6 +5,7 @@ The contract is at the top: ``backend``, ``layout``, ``pattern``, ``growth``, ``
 here, never from deeper.
 """
 
+from gossamer.ops import natural
 from gossamer.ops.backend import BACKENDS, Backend, get_backend
 from gossamer.ops.choice import AUTO, MEASURE, choose
 from gossamer.ops.growth import Growth, Reducer
@@ -37,6 +38,7 @@ __all__ = [
     "get_backend",
     "in_backward",
     "library",
+    "natural",
     "normal",
     "normal_like",
     "resolve_padding",

@@ -19,7 +19,8 @@ caller's to save.
 from gossamer.optim.cv_adam import CVAdam
 from gossamer.optim.cv_sghmc import CVSGHMC
 from gossamer.optim.langevin import Langevin
+from gossamer.optim.natural_gradient import NaturalGradient
 from gossamer.optim.sghmc import SGHMC
 from gossamer.optim.sgld import SGLD
 
-__all__ = ["CVSGHMC", "SGHMC", "SGLD", "CVAdam", "Langevin"]
+__all__ = ["CVSGHMC", "SGHMC", "SGLD", "CVAdam", "Langevin", "NaturalGradient"]

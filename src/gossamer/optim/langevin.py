@@ -57,7 +57,7 @@ class Langevin(Optimizer):
             frozen: bool, the parameter's shape; kept in the state as ``moving``, 1 where a weight
                 still moves. ``None`` lets all of them move again.
         """
-        self._require_own(parameter)
+        self._group_of(parameter)
         if frozen is None:
             self.state[parameter].pop("moving", None)
             return
@@ -78,7 +78,7 @@ class Langevin(Optimizer):
                 ``weight_decay``; copied into the state as ``decay``. ``None`` goes back to the
                 group's.
         """
-        self._require_own(parameter)
+        self._group_of(parameter)
         if decay is None:
             self.state[parameter].pop("decay", None)
             return
@@ -98,8 +98,7 @@ class Langevin(Optimizer):
         It moves, has the prior of its group, τ = ½ as at the start of a run, and rests at 0.
         """
         if name == "decay":
-            group = next(g for g in self.param_groups if any(parameter is p for p in g["params"]))
-            return float(group["weight_decay"])
+            return float(self._group_of(parameter)["weight_decay"])
         return {"moving": 1.0, "rho": 0.0, "noise": 0.0, "mean": 0.0, "cycle_end": 0.0}.get(name)
 
     @overload
@@ -153,11 +152,11 @@ class Langevin(Optimizer):
     def _normal(self, like: Tensor) -> Tensor:
         return torch.empty_like(like).normal_(generator=self.generator)
 
-    def _require_own(self, parameter: Tensor) -> None:
-        if not any(parameter is p for group in self.param_groups for p in group["params"]):
-            raise InvalidValue(
-                "parameter", tuple(parameter.shape), "does not belong to this optimiser"
-            )
+    def _group_of(self, parameter: Tensor) -> dict[str, Any]:
+        for group in self.param_groups:
+            if any(parameter is p for p in group["params"]):
+                return group
+        raise InvalidValue("parameter", tuple(parameter.shape), "does not belong to this optimiser")
 
     def _check_group(self, group: dict[str, Any]) -> None:
         for name in _NOT_NEGATIVE:

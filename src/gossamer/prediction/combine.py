@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
@@ -17,7 +18,8 @@ def from_classes(likelihood: Categorical, outputs: Tensor) -> ClassPrediction:
     if outputs.dim() < 3:
         shape = tuple(outputs.shape[1:])
         raise InvalidData("output shape", shape, "a categorical prediction needs [B, C] logits")
-    return _classes(outputs.to(_probability_dtype(outputs)).softmax(2))
+    logits = outputs.to(_probability_dtype(outputs))
+    return _classes(logits.softmax(2), -logits.logsumexp(2).mean(0))
 
 
 def from_logit(likelihood: Bernoulli, outputs: Tensor) -> ClassPrediction:
@@ -29,19 +31,21 @@ def from_logit(likelihood: Bernoulli, outputs: Tensor) -> ClassPrediction:
             tuple(outputs.shape[1:]),
             "a bernoulli prediction needs one logit per example",
         )
-    return _classes(torch.stack([-logit, logit], -1).sigmoid())
+    # −log(e^0 + e^z) is log sigmoid(−z): no threshold, as softplus has one, and no overflow.
+    energy = F.logsigmoid(-logit.to(_probability_dtype(logit))).mean(0)
+    return _classes(torch.stack([-logit, logit], -1).sigmoid(), energy)
 
 
 def from_real(likelihood: Gaussian, outputs: Tensor) -> RealPrediction:
     """Means and noise of a Gaussian likelihood."""
     mean, noise = likelihood.mean_and_noise(outputs)
-    return _real(_drop_column(mean), _drop_column(noise), counts=False)
+    return real_prediction(mean, noise)
 
 
 def from_log_rate(likelihood: Poisson, outputs: Tensor) -> RealPrediction:
     """Log rates: the noise of a Poisson count is the root of its rate."""
     rate = _drop_column(outputs).exp()
-    return _real(rate, rate.sqrt(), counts=True)
+    return real_prediction(rate, rate.sqrt(), counts=True)
 
 
 COMBINE: dict[type[Likelihood], Callable[..., Prediction]] = {
@@ -70,6 +74,7 @@ def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
             probs=torch.cat([p.probs for p in blocks]),
             entropy=torch.cat([p.entropy for p in blocks]),
             mutual_information=torch.cat([p.mutual_information for p in blocks]),
+            energy=torch.cat([p.energy for p in blocks]),
             samples=torch.cat(samples, 1) if keep_samples else None,
         )
     reals = [p for p in parts if isinstance(p, RealPrediction)]
@@ -83,20 +88,49 @@ def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
     )
 
 
+def merge(parts: list[Prediction]) -> Prediction:
+    """Predictions of the same rows by several posteriors as one: their even mixture."""
+    first = parts[0]
+    if isinstance(first, ClassPrediction):
+        found = [p for p in parts if isinstance(p, ClassPrediction)]
+        probs = torch.stack([p.probs for p in found]).mean(0)
+        entropy = torch.special.entr(probs).sum(1)
+        expected = torch.stack([p.aleatoric for p in found]).mean(0)
+        samples = [p.samples for p in found if p.samples is not None]
+        return ClassPrediction(
+            probs=probs,
+            entropy=entropy,
+            mutual_information=(entropy - expected).clamp(min=0.0),
+            energy=torch.stack([p.energy for p in found]).mean(0),
+            samples=torch.cat(samples) if len(samples) == len(found) else None,
+        )
+    reals = [p for p in parts if isinstance(p, RealPrediction)]
+    most = max(len(p.samples) for p in reals)
+    # Posteriors count alike: one with fewer samples shows each of them more often.
+    shown = [torch.arange(most) % len(p.samples) for p in reals]
+    return real_prediction(
+        torch.cat([p.samples[rows] for p, rows in zip(reals, shown, strict=True)]),
+        torch.cat([p.noise[rows] for p, rows in zip(reals, shown, strict=True)]),
+        counts=first.counts,
+    )
+
+
 def _probability_dtype(outputs: Tensor) -> torch.dtype:
     return torch.float64 if outputs.dtype == torch.float64 else torch.float32
 
 
-def _classes(samples: Tensor) -> ClassPrediction:
-    """From probabilities ``[S, B, C, ...]``."""
+def _classes(samples: Tensor, energy: Tensor) -> ClassPrediction:
+    """From probabilities ``[S, B, C, ...]`` and energies ``[B, ...]``."""
     probs = samples.mean(0)
     total = torch.special.entr(probs).sum(1)
     expected = torch.special.entr(samples).sum(2).mean(0)
     # Jensen makes the difference non-negative; rounding may not.
-    return ClassPrediction(probs, total, (total - expected).clamp(min=0.0), samples)
+    return ClassPrediction(probs, total, (total - expected).clamp(min=0.0), energy, samples)
 
 
-def _real(means: Tensor, noise: Tensor, *, counts: bool) -> RealPrediction:
+def real_prediction(means: Tensor, noise: Tensor, *, counts: bool = False) -> RealPrediction:
+    """From the means and noise ``[S, B]`` or ``[S, B, D]`` of S samples; one column is dropped."""
+    means, noise = _drop_column(means), _drop_column(noise)
     return RealPrediction(
         mean=means.mean(0),
         epistemic=means.std(0, correction=0),

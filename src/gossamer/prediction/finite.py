@@ -57,7 +57,8 @@ def require_finite_answer(prediction: Prediction, first: int, where: Callable[[]
         NonFinite: It is not; the message says where.
     """
     if isinstance(prediction, ClassPrediction):
-        parts = {"probabilities": prediction.probs}
+        # A logit that is +inf leaves probabilities of one logit finite; its energy shows it.
+        parts = {"probabilities": prediction.probs, "energy": prediction.energy}
     else:
         parts = {"mean": prediction.mean, "std": prediction.std}
     for name, values in parts.items():

@@ -115,7 +115,8 @@ class Posterior:
 
         Outputs m, v become a prediction through 256 fixed points of N(m, v) (a Sobol sequence,
         standardised): nothing is random, and for a Gaussian likelihood mean and standard deviation
-        are exactly m and √v.
+        are exactly m and √v. Every part of a prediction is there; the energy is the mean over those
+        points.
 
         Args:
             x: Inputs ``[B, ...]``, on the network's device.

@@ -21,12 +21,15 @@ class ClassPrediction:
         entropy: ``[B]``, nats, of ``probs``: the total uncertainty.
         mutual_information: ``[B]``, nats, between label and weights: the epistemic part, what more
             data would remove.
+        energy: ``[B]``, nats: −mean over samples of log Σ_c exp(logit_c), larger for inputs that
+            excite no class. One logit z counts as the two logits (0, z).
         samples: ``[S, B, C]`` probabilities of each sample, or ``None`` if they were not kept.
     """
 
     probs: Tensor
     entropy: Tensor
     mutual_information: Tensor
+    energy: Tensor
     samples: Tensor | None
 
     @property

@@ -26,10 +26,10 @@ def answer_columns(
         level: Mass of the interval from ``lower`` to ``upper``.
 
     Returns:
-        For classes ``label``, ``prob_<name>`` for every class, ``entropy`` and
-        ``mutual_information`` in nats; for values, in original units, ``mean``, ``std``,
-        ``epistemic``, ``aleatoric``, ``lower`` and ``upper`` (each with ``_0``, ``_1``, … where the
-        target has several dimensions).
+        For classes ``label``, ``prob_<name>`` for every class, ``entropy``, ``mutual_information``
+        and ``energy`` in nats; for values, in original units, ``mean``, ``std``, ``epistemic``,
+        ``aleatoric``, ``lower`` and ``upper`` (each with ``_0``, ``_1``, … where the target has
+        several dimensions).
     """
     if isinstance(prediction, ClassPrediction):
         return _classes(prediction, preparation)
@@ -45,6 +45,7 @@ def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
         columns[f"prob_{name}"] = prediction.probs[:, index].tolist()
     columns["entropy"] = prediction.entropy.tolist()
     columns["mutual_information"] = prediction.mutual_information.tolist()
+    columns["energy"] = prediction.energy.tolist()
     return columns
 
 

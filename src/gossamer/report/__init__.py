@@ -1,7 +1,7 @@
 """Reports on finished or running runs, from their files alone: no torch, no model, no data.
 
 ``write_report`` makes one self-contained HTML page; ``comparison`` and ``print_comparison`` put
-runs side by side in the terminal.
+runs side by side in the terminal, ``print_measured`` shows what a run measured beside its part.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 from gossamer.report.compare import ComparisonRow, comparison
 from gossamer.report.html import write_report
 from gossamer.report.reader import RunResult, read_run, read_runs
-from gossamer.report.terminal import print_comparison
+from gossamer.report.terminal import has_own_table, print_comparison, print_measured
 
 __all__ = [
     "ComparisonRow",
     "RunResult",
     "comparison",
+    "has_own_table",
     "print_comparison",
+    "print_measured",
     "read_run",
     "read_runs",
     "write_report",

@@ -1,4 +1,4 @@
-"""Plots of honesty: reliability, intervals, entropy, selective prediction."""
+"""Plots of honesty: reliability, intervals, entropy."""
 
 from __future__ import annotations
 
@@ -140,22 +140,7 @@ def _draw_entropy(drawn: Drawn) -> Figure:
     return figure
 
 
-def _read_selective(run: RunResult) -> list[Array] | None:
-    return columns(table(run.curves, "selective"), ("coverage", "accuracy"))
-
-
-def _draw_selective(drawn: Drawn) -> Figure:
-    figure = new_figure(5.6, 4.6)
-    ax = figure.subplots()
-    for series, (coverage, accuracy) in drawn:
-        line(ax, series, coverage, accuracy, marker=None)
-    ax.set(xlabel="share of inputs answered", ylabel="accuracy on those", xlim=(0, 1.005))
-    low, high = ax.get_ylim()
-    ax.set_ylim(max(min(low, high - 0.02), 0), min(max(high, low + 0.02), 1.003))
-    return figure
-
-
-PLOTS = (
+CALIBRATION = (
     Plot(
         "reliability",
         "Calibration",
@@ -177,16 +162,9 @@ PLOTS = (
         _draw_intervals,
         task="regression",
     ),
-    Plot(
-        "selective",
-        "Calibration",
-        "Selective prediction",
-        "Accuracy if the model answers only the inputs it is surest of. A curve that climbs to the "
-        "left means its uncertainty finds its own mistakes.",
-        _read_selective,
-        _draw_selective,
-        task="classification",
-    ),
+)
+
+UNCERTAINTY = (
     Plot(
         "entropy",
         "Uncertainty",

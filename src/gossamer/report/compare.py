@@ -12,16 +12,20 @@ from json import dumps
 from typing import Any
 
 from gossamer.estimates import Estimate
+from gossamer.report.keys import numeric
 from gossamer.report.quantities import format_spread
 from gossamer.report.reader import RunResult, flatten, read_runs
 
-COLUMNS = ("accuracy", "rmse", "nll", "ece", "nnz", "checkpoint_bytes", "seconds")
+COLUMNS = ("accuracy", "rmse", "nll", "ece", "aurc", "nnz", "checkpoint_bytes", "seconds")
 """The metrics of the short tables; one that no run has gets no column."""
 
 # The seed is what a group varies; the facts follow from the settings and the seed (it draws the
 # validation part, so even the data's digest changes); where the data lie, and where a run computes,
 # is no setting.
 _NOT_SETTINGS = ("seed", "facts", "data_dir", "device")
+
+# What is measured beside the rest and is nothing by default; older runs do not have it.
+_NOTHING: dict[str, Any] = {"shift": []}
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class ComparisonRow:
         model: The model.
         runs: The runs' names.
         values: Every numeric metric of the runs.
+        task: ``"classification"``, ``"regression"``, or ``None`` where the runs do not say.
+        ood: Names of the out-of-distribution sets.
     """
 
     name: str
@@ -62,6 +68,8 @@ class ComparisonRow:
     model: str | None
     runs: tuple[str, ...]
     values: dict[str, Estimate]
+    task: str | None = None
+    ood: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The row as JSON values: means under the metrics' own keys, errors in one table."""
@@ -121,9 +129,8 @@ def numeric_metrics(runs: Sequence[RunResult]) -> dict[str, list[float]]:
     """Every metric that is a number, with its values over the runs that have it."""
     found: dict[str, list[float]] = {}
     for run in runs:
-        for key, value in run.metrics.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                found.setdefault(key, []).append(float(value))
+        for key, value in numeric(run.metrics).items():
+            found.setdefault(key, []).append(value)
     return found
 
 
@@ -149,6 +156,8 @@ def _row(group: Group) -> ComparisonRow:
         model=first.model,
         runs=tuple(run.name for run in group.runs),
         values={key: Estimate.of(values) for key, values in numeric_metrics(group.runs).items()},
+        task=first.task,
+        ood=first.ood,
     )
 
 
@@ -163,7 +172,12 @@ def _shared_name(group: Group) -> str:
 
 
 def _settings(run: RunResult) -> dict[str, Any]:
-    return flatten({key: value for key, value in run.config.items() if key not in _NOT_SETTINGS})
+    told = {
+        key: value
+        for key, value in run.config.items()
+        if key not in _NOT_SETTINGS and (key not in _NOTHING or value != _NOTHING[key])
+    }
+    return flatten(told)
 
 
 def _label(run: RunResult) -> str:

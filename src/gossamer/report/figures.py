@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from gossamer.report import calibration_figures, sparsity_figures, training_figures
+from gossamer.report import (
+    calibration_figures,
+    selective_figures,
+    shift_figures,
+    sparsity_figures,
+    training_figures,
+)
 from gossamer.report.plots import Plot
 
 PLOTS: tuple[Plot, ...] = (
     *training_figures.PLOTS,
-    *calibration_figures.PLOTS,
+    *calibration_figures.CALIBRATION,
+    *selective_figures.PLOTS,
+    *calibration_figures.UNCERTAINTY,
+    *shift_figures.PLOTS,
     *sparsity_figures.PLOTS,
 )

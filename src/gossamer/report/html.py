@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gossamer.errors import InvalidValue
 from gossamer.report import tables
-from gossamer.report.compare import Group, comparison, group_runs
+from gossamer.report.compare import ComparisonRow, Group, comparison, group_runs
 from gossamer.report.figures import PLOTS
 from gossamer.report.plots import Plot
 from gossamer.report.reader import RunResult, read_runs
@@ -66,7 +66,7 @@ def render(runs: Sequence[RunResult]) -> str:
     results = tables.results(rows, keys)
     sections = [
         ("Results", tables.tiles(rows[0]) if len(groups) == 1 else _card_of(results)),
-        *_figure_sections(groups),
+        *_middle_sections(rows, groups),
         ("All metrics", _card_of(tables.all_metrics(rows, groups))),
         ("Setup", _setup(ordered)),
     ]
@@ -86,15 +86,32 @@ def render(runs: Sequence[RunResult]) -> str:
     )
 
 
-def _figure_sections(groups: Sequence[Group]) -> list[tuple[str, str]]:
+def _middle_sections(
+    rows: Sequence[ComparisonRow], groups: Sequence[Group]
+) -> list[tuple[str, str]]:
+    """What a page shows between its headline and all metrics: figures, some with a table."""
+    figures = _figure_sections(groups)
+    found = {"Uncertainty": tables.detection(rows, groups), "Shift": tables.shift(rows, groups)}
+    sections = []
+    for name in dict.fromkeys([*(plot.section for plot in PLOTS), *found]):
+        parts = [figures[name]] if name in figures else []
+        parts += [_card_of(found[name])] if found.get(name) else []
+        if parts:
+            sections.append((name, f'<div class="stack">{"".join(parts)}</div>'))
+    return sections
+
+
+def _figure_sections(groups: Sequence[Group]) -> dict[str, str]:
     series = series_of(groups)
     # A run that does not say its task is taken for a classifier, and its gaps are noted.
     cards: dict[str, list[tuple[Plot, str]]] = {}
     for plot in PLOTS:
         concerned = [one for one in series if plot.task in (None, one.run.task or "classification")]
+        if plot.optional and all(plot.read(one.run) is None for one in concerned):
+            continue
         if concerned:
             cards.setdefault(plot.section, []).append((plot, _card(plot, concerned)))
-    return [(name, _grid(found)) for name, found in cards.items()]
+    return {name: _grid(found) for name, found in cards.items()}
 
 
 def _grid(cards: Sequence[tuple[Plot, str]]) -> str:

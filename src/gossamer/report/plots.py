@@ -32,6 +32,7 @@ class Plot:
         own_colours: Whether its colours mean something else than the runs.
         keys: Line styles to explain beside the runs' colours: (pattern, words).
         absent: Why a run may well lack it.
+        optional: Whether it is left out where no run has it, because few will.
     """
 
     key: str
@@ -46,6 +47,7 @@ class Plot:
     own_colours: bool = False
     keys: tuple[tuple[str, str], ...] = ()
     absent: str = ""
+    optional: bool = False
 
 
 def numbers(value: object, length: int | None = None) -> Array | None:

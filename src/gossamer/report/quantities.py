@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from gossamer.report.keys import shift_key
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -18,8 +20,8 @@ class Quantity:
         label: Its short name.
         meaning: One sentence for a reader who meets it for the first time.
         better: ``"higher"``, ``"lower"`` or ``None`` where neither is.
-        form: ``"ratio"`` (4 decimals, 2 from 10 on), ``"exact"``, ``"count"``, ``"bytes"`` or
-            ``"seconds"``.
+        form: ``"ratio"`` (4 decimals, 2 from 10 on), ``"small"`` (the same, below 0.1 three
+            digits that count), ``"exact"``, ``"count"``, ``"bytes"`` or ``"seconds"``.
     """
 
     label: str
@@ -30,9 +32,24 @@ class Quantity:
     @property
     def arrow(self) -> str:
         """An arrow to the better side for a measure of quality; of size and time all know it."""
-        known = {"higher": "↑", "lower": "↓"} if self.form == "ratio" else {}
+        known = {"higher": "↑", "lower": "↓"} if self.form in ("ratio", "small") else {}
         return known.get(self.better or "", "")
 
+
+_SCORES = {
+    "entropy": "entropy",
+    "mutual_information": "mutual information",
+    "energy": "energy",
+    "epistemic": "epistemic std",
+}
+_SHIFTED: dict[str, tuple[str, str | None]] = {
+    "accuracy": ("accuracy", "higher"),
+    "rmse": ("RMSE", "lower"),
+    "nll": ("NLL", "lower"),
+    "ece": ("ECE", "lower"),
+    "coverage": ("coverage", None),
+}
+_UNDER_SHIFT = "Mean over all corruptions and severities that were measured."
 
 QUANTITIES: dict[str, Quantity] = {
     "accuracy": Quantity("accuracy", "Share of right answers.", "higher"),
@@ -47,9 +64,32 @@ QUANTITIES: dict[str, Quantity] = {
         "marginal calibration error", "Debiased L2 over the classes; the SSVI paper's ECE.", "lower"
     ),
     "coverage": Quantity("coverage", "Share of targets inside their predicted interval."),
+    "epistemic": Quantity("epistemic std", "Predicted std that more data would remove, RMS."),
+    "aleatoric": Quantity("aleatoric std", "Predicted std of the noise in the target, RMS."),
+    "aurc": Quantity(
+        "AURC", "Mean risk over all shares answered, the surest answers first.", "lower", "small"
+    ),
+    "eaurc": Quantity(
+        "excess AURC", "The same, above the best order of these answers.", "lower", "small"
+    ),
+    **{
+        f"aurc_{score}": Quantity(
+            f"AURC by {words}", f"The same as AURC, the least {words} first.", "lower", "small"
+        )
+        for score, words in _SCORES.items()
+    },
     "auroc": Quantity("OOD AUROC", "Ranking of out-of-distribution inputs above others.", "higher"),
+    **{
+        f"auroc_{score}": Quantity(f"OOD AUROC by {words}", f"The same, by {words}.", "higher")
+        for score, words in _SCORES.items()
+        if score != "entropy"
+    },
     "aupr": Quantity("OOD AUPR", "The same, as area under precision and recall.", "higher"),
     "fpr95": Quantity("OOD FPR95", "False alarms when 95 % of the OOD inputs are found.", "lower"),
+    **{
+        f"shift_{key}": Quantity(f"{words} under shift", _UNDER_SHIFT, better)
+        for key, (words, better) in _SHIFTED.items()
+    },
     "nnz": Quantity("nnz", "Weights kept.", "lower", "count"),
     "sparsity": Quantity("sparsity", "Share of the weights removed.", None, "exact"),
     "checkpoint_bytes": Quantity("checkpoint", "Size of the saved state.", "lower", "bytes"),
@@ -61,10 +101,14 @@ def quantity(key: str) -> Quantity:
     """Returns how a metric is shown.
 
     A variant such as ``ece_local``, ``auroc_notmnist`` or ``local.ece`` takes the row of the metric
-    it is one of, with the rest of its key in brackets.
+    it is one of, with the rest of its key in brackets; so does ``shift_rotation_3_ece``.
     """
     if key in QUANTITIES:
         return QUANTITIES[key]
+    parts = shift_key(key)
+    if parts is not None:
+        known = quantity(parts.metric)
+        return replace(known, label=f"{known.label} ({parts.name} {parts.severity})")
     for base in sorted(QUANTITIES, key=len, reverse=True):
         rest = key.removeprefix(f"{base}_").removesuffix(f".{base}")
         if rest != key:
@@ -85,7 +129,8 @@ def format_number(key: str, value: float) -> str:
         return f"{value:,.1f} s"
     if form == "exact":
         return f"{value:.6g}"
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
+    few = ".3g" if form == "small" and abs(value) < 0.1 else ".4f"
+    return f"{value:{few}}" if abs(value) < 10 else f"{value:,.2f}"
 
 
 def format_spread(key: str, mean: float, standard_error: float | None) -> str:

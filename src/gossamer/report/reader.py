@@ -74,6 +74,12 @@ class RunResult:
         return None
 
     @property
+    def ood(self) -> tuple[str, ...]:
+        """Names of the out-of-distribution sets, the first of which has the plain keys."""
+        names = self.config.get("ood")
+        return tuple(map(str, names)) if isinstance(names, list) else ()
+
+    @property
     def task(self) -> str | None:
         """``"classification"`` or ``"regression"``, by the config or else by what was measured."""
         task = self.config.get("task")

@@ -7,6 +7,14 @@ from html import escape
 from typing import Any
 
 from gossamer.report.compare import COLUMNS, ComparisonRow, Group, format_cell
+from gossamer.report.keys import (
+    DETECTION,
+    detection_words,
+    ood_label,
+    ood_suffixes,
+    shift_key,
+    shift_values,
+)
 from gossamer.report.quantities import QUANTITIES, format_number, quantity
 from gossamer.report.reader import RunResult, flatten
 
@@ -85,10 +93,11 @@ def results(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str:
 
 
 def all_metrics(rows: Sequence[ComparisonRow], groups: Sequence[Group]) -> str:
-    """Every metric with its meaning, one column a group."""
+    """Every metric but those of single severities with its meaning, one column a group."""
     found = {key: None for row in rows for key in row.values}
     known = [key for key in QUANTITIES if key in found]
-    keys = known + [key for key in found if key not in QUANTITIES]
+    # Single severities have tables of their own.
+    keys = known + [key for key in found if key not in QUANTITIES and shift_key(key) is None]
     if not keys:
         return '<p class="missing">No metrics were recorded.</p>'
     heads = "".join(f'<th scope="col">{escape(group.label)}</th>' for group in groups)
@@ -99,6 +108,60 @@ def all_metrics(rows: Sequence[ComparisonRow], groups: Sequence[Group]) -> str:
         for key in keys
     ]
     return _scroll(f"<tr><th>metric</th>{heads}<th></th></tr>", "".join(lines))
+
+
+def detection(rows: Sequence[ComparisonRow], groups: Sequence[Group]) -> str:
+    """A line for every foreign set and group: how well each score tells it; empty if none does."""
+    lines = [
+        (row, group, suffix)
+        for row, group in zip(rows, groups, strict=True)
+        for suffix in ood_suffixes(row.values)
+    ]
+    shown = [k for k in DETECTION if any(k + suffix in row.values for row, _, suffix in lines)]
+    if not lines:
+        return ""
+    tasks = dict.fromkeys(row.task for row, _, _ in lines)
+    heads = "".join(
+        f'<th scope="col">{escape(detection_words(k, tasks=tasks))} {quantity(k).arrow}</th>'
+        for k in shown
+    )
+    cells = [
+        f'<tr><th scope="row">{escape(ood_label(suffix, row.ood))}{_of(group, groups)}</th>'
+        + "".join(f"<td>{escape(format_cell(row, k + suffix))}</td>" for k in shown)
+        + "</tr>"
+        for row, group, suffix in lines
+    ]
+    words = (
+        "AUROC of telling foreign inputs from the test part by each score: 0.5 is chance. AUPR and "
+        "FPR95 are by the first score."
+    )
+    return (
+        "<h3>Out-of-distribution inputs</h3>"
+        + _scroll(f"<tr><th>set</th>{heads}</tr>", "".join(cells))
+        + f'<p class="lacking">{words}</p>'
+    )
+
+
+def shift(rows: Sequence[ComparisonRow], groups: Sequence[Group]) -> str:
+    """A table for every metric under corruption, a column for every severity; empty if none."""
+    found = [shift_values({key: key for key in row.values}) for row in rows]
+    metrics = dict.fromkeys(metric for one in found for metric in one)
+    html = ""
+    for metric in metrics:
+        names = dict.fromkeys(name for one in found for name in one.get(metric, {}))
+        severities = sorted({s for one in found for v in one.get(metric, {}).values() for s in v})
+        heads = "".join(f'<th scope="col">{s or "clean"}</th>' for s in severities)
+        lines = ""
+        for name in names:
+            for one, row, group in zip(found, rows, groups, strict=True):
+                keys = one.get(metric, {}).get(name)
+                if keys is not None:
+                    cells = [format_cell(row, keys[s]) if s in keys else "–" for s in severities]
+                    values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+                    head = escape(name) + _of(group, groups)
+                    lines += f'<tr><th scope="row">{head}</th>{values}</tr>'
+        html += f"<h3>{_heading(metric)}</h3>" + _scroll(f"<tr><th></th>{heads}</tr>", lines)
+    return html
 
 
 def every_run(runs: Sequence[RunResult]) -> str:
@@ -149,6 +212,11 @@ def shared_and_different(runs: Sequence[RunResult], tables: Sequence[dict[str, A
         )
         html += f'<dl class="list">{items}</dl>'
     return html
+
+
+def _of(group: Group, groups: Sequence[Group]) -> str:
+    """Whose line it is, where there are several groups."""
+    return f'<span class="sub">{escape(group.label)}</span>' if len(groups) > 1 else ""
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -85,7 +85,7 @@ dl.list { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 
   margin: 0; font-size: 13.5px; }
 dl.list div { display: flex; justify-content: space-between; gap: 14px; padding: 5px 0;
   border-bottom: 1px solid var(--edge); min-width: 0; }
-.scroll + dl.list { margin-top: 18px; }
+.scroll + dl.list, .scroll + h3 { margin-top: 18px; }
 dt { color: var(--muted); white-space: nowrap; }
 dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
 .stack { display: grid; gap: 18px; }

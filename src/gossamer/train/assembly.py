@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.data import DataSet, Preparation, load, load_ood
+from gossamer.data import DataSet, Preparation, choose_shifts, load, load_ood
 from gossamer.errors import GossamerError, InvalidData, InvalidValue
 from gossamer.inference import Method, method_entry, resolve_config
 from gossamer.likelihoods import Gaussian, Likelihood, make_likelihood
@@ -24,6 +24,7 @@ from gossamer.settings import checked, hints_of
 from gossamer.train.config import RunConfig
 from gossamer.train.device import CPU
 from gossamer.train.examples import Examples, steps_per_epoch
+from gossamer.train.uncertainty import check_ood_names
 
 _DEFAULT_LIKELIHOOD = {"classification": "categorical", "regression": "gaussian"}
 _FITTING = {"classification": ("categorical", "bernoulli"), "regression": ("gaussian",)}
@@ -87,6 +88,7 @@ def assemble(
     Raises:
         InvalidData: The data are not those that the run began with, or lack the part that the run
             is to be evaluated on.
+        InvalidValue: A corruption to be measured does not fit the data.
     """
     dataset = load_dataset(config)
     # Asked by its name, not by its tensors: nothing looks at the test part before the end.
@@ -95,6 +97,7 @@ def assemble(
             "data", config.data, "have no test part", "give one, or set evaluate_on=validation"
         )
     ood = load_ood_inputs(config, dataset.preparation)
+    choose_shifts(config.shift, dataset.preparation)
     facts = find_facts(config, dataset)
     if stored is not None:
         if stored.data_sha256 != facts.data_sha256:
@@ -124,6 +127,7 @@ def load_dataset(config: RunConfig) -> DataSet:
 
 def load_ood_inputs(config: RunConfig, preparation: Preparation) -> dict[str, Tensor]:
     """The out-of-distribution inputs of a config, prepared as the run's own are."""
+    check_ood_names(config.ood)
     return {name: load_ood(name, config.data_dir, preparation) for name in config.ood}
 
 

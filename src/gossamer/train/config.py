@@ -53,6 +53,8 @@ class RunConfig:
         checkpoint_every: Epochs between checkpoints; the best is chosen among them.
         keep_checkpoints: How many of the newest stay.
         ood: Data sets to score as out of distribution at the end.
+        shift: Corruptions of the test inputs to measure at the end, in five severities each:
+            ``rotation``, ``noise``, ``blur``, ``contrast``, or ``all`` that fit the data.
     """
 
     data: str = "digits"
@@ -83,6 +85,7 @@ class RunConfig:
     checkpoint_every: Count = 1
     keep_checkpoints: Count = 2
     ood: tuple[str, ...] = ()
+    shift: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, hint in hints_of(RunConfig).items():

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gossamer.data import DataSet, Preparation
+from gossamer.data import DataSet, choose_shifts
 from gossamer.errors import InvalidData, UnknownName
-from gossamer.metrics import (
-    ClassificationMetrics,
-    RegressionMetrics,
-    accuracy,
-    ece,
-    gaussian_mixture_coverage,
-    gaussian_mixture_nll,
-    nll,
-    ood_metrics,
-    reliability_curve,
-    rmse,
-    selective_curve,
-)
-from gossamer.nn import Noise, summary, weights_of
+from gossamer.metrics import ClassificationMetrics, RegressionMetrics
+from gossamer.nn import Noise
 from gossamer.prediction import (
     ClassPrediction,
     HasPosterior,
     Posterior,
     Prediction,
-    RealPrediction,
     posterior_of,
 )
+from gossamer.train.answers import Answers, uncertainties
+from gossamer.train.curves import Curves, answer_curves, weight_curves
 from gossamer.train.examples import Examples, Pair
-
-_HISTOGRAM_BINS = 40
-_CURVE_POINTS = 200
-_LEVELS = [round(0.05 * i, 2) for i in range(1, 20)]
+from gossamer.train.shifted import shift_figures
+from gossamer.train.uncertainty import check_ood_names, decomposition, detection, selection
 
 VALIDATION_SAMPLES = 3
 """Posterior samples per validation: enough to follow the NLL, a few per cent of an epoch's cost."""
 
 Metrics = dict[str, float | int | None]
-Curves = dict[str, Any]
 
 
 def evaluate(
@@ -55,6 +40,7 @@ def evaluate(
     noise: str = "weight",
     seed: int = 0,
     ood: Mapping[str, Tensor] | None = None,
+    shift: Sequence[str] = (),
 ) -> tuple[Metrics, Curves]:
     """All metrics of a method, and the arrays that a report draws.
 
@@ -65,20 +51,27 @@ def evaluate(
         num_samples: Posterior samples per prediction.
         noise: ``"weight"``, ``"local"``, or ``"both"``: then the metrics under weight noise carry
             the plain keys and those under local noise end in ``_local``. Curves are of the first.
-        seed: Of the prediction's noise.
+        seed: Of the prediction's noise, and of what ``shift`` draws.
         ood: Out-of-distribution inputs by name. The figures of the first carry the plain keys
-            ``auroc``, ``aupr``, ``fpr95``; those of the others end in ``_`` and the name.
+            ``auroc``, ``aupr``, ``fpr95`` (by entropy, or predicted std) and ``auroc_`` with the
+            name of another score; those of the others end in ``_`` and the name.
+        shift: Corruptions of the part's inputs to measure too, names of ``gossamer.data.SHIFTS`` or
+            ``"all"``: ``shift_rotation_3_accuracy`` and so on, means as ``shift_accuracy``.
 
     Returns:
         Metrics by their JSON keys, regression in original units; and curves by name.
 
     Raises:
         InvalidData: The data set has no such part.
+        InvalidValue: A further out-of-distribution set has the name of a score, or a corruption
+            does not fit the inputs.
     """
     if noise not in ("weight", "local", "both"):
         raise UnknownName("noise", noise, ("weight", "local", "both"))
     if part not in ("test", "val"):
         raise UnknownName("part", part, ("test", "val"))
+    check_ood_names(ood or {})
+    shifts = choose_shifts(shift, dataset.preparation)
     x, y = _part(dataset, part)
     modes: tuple[Noise, ...] = ("weight", "local") if noise == "both" else (noise,)  # type: ignore[assignment]
     metrics: Metrics = {}
@@ -86,21 +79,22 @@ def evaluate(
     posterior = posterior_of(method)
     for place, mode in enumerate(modes):
         suffix = "" if place == 0 else f"_{mode}"
-        prediction = _predict(posterior, x, num_samples, mode, seed)
-        outside = {
-            name: _uncertainty(_predict(posterior, inputs, num_samples, mode, seed))
-            for name, inputs in (ood or {}).items()
-        }
+        predict = partial(_predict, posterior, num_samples=num_samples, noise=mode, seed=seed)
+        answers = Answers(predict(x), y, dataset.preparation)
+        outside = {name: uncertainties(predict(inputs)) for name, inputs in (ood or {}).items()}
         found = {
-            **_scores(prediction, y, dataset.preparation),
-            **_ood_scores(_uncertainty(prediction), outside),
+            **_quality(answers),
+            **selection(answers),
+            **decomposition(answers),
+            **detection(uncertainties(answers.prediction), outside),
+            **shift_figures(shifts, (x, y), dataset, predict, seed=seed),
         }
         metrics.update({key + suffix: value for key, value in found.items()})
         if place == 0:
-            curves = _curves(prediction, y, dataset.preparation, outside)
+            curves = answer_curves(answers, outside)
     metrics.update(posterior.size)
     with posterior.draws.sample(0, seed=seed, noise="weight") as network:
-        curves.update(_weight_curves(network))
+        curves.update(weight_curves(network))
     return metrics, curves
 
 
@@ -118,14 +112,8 @@ def validate(
         )
     x, y = examples.validation
     prediction = _predict(posterior_of(method), x, num_samples, "weight", seed)
-    if isinstance(prediction, ClassPrediction):
-        probs, y = prediction.probs, y.cpu()
-        return {"accuracy": accuracy(probs, y), "nll": nll(probs, y), "ece": ece(probs, y)}
-    means, stds, target = _original(prediction, y, examples.preparation)
-    return {
-        "rmse": rmse(means.mean(0), target),
-        "nll": gaussian_mixture_nll(means, stds, target),
-    }
+    figures = Answers(prediction, y.cpu(), examples.preparation).main_figures()
+    return {key: value for key, value in figures.items() if key != "coverage"}
 
 
 def _part(dataset: DataSet, part: str) -> Pair:
@@ -145,101 +133,11 @@ def _predict(
     return type(found)(**values)
 
 
-def _scores(prediction: Prediction, y: Tensor, preparation: Preparation) -> dict[str, float]:
-    if isinstance(prediction, ClassPrediction):
+def _quality(answers: Answers) -> dict[str, float]:
+    if isinstance(answers.prediction, ClassPrediction):
         classes = ClassificationMetrics()
-        classes.update(prediction.probs, y)
+        classes.update(answers.prediction.probs, answers.y)
         return classes.compute()
     real = RegressionMetrics()
-    real.update(*_original(prediction, y, preparation))
+    real.update(*answers.mixture)
     return real.compute()
-
-
-def _original(
-    prediction: RealPrediction, y: Tensor, preparation: Preparation | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Means and stds of the mixture and the target, in original units and float64."""
-    if preparation is None:
-        return prediction.samples.double(), prediction.noise.double(), y.cpu().double()
-    return (
-        preparation.target_to_original(prediction.samples.double()),
-        preparation.scale_to_original(prediction.noise.double()),
-        preparation.target_to_original(y.double()),
-    )
-
-
-def _uncertainty(prediction: Prediction) -> Tensor:
-    """The score by which an input is called out of distribution: entropy, or the predicted std."""
-    if isinstance(prediction, ClassPrediction):
-        return prediction.entropy
-    return prediction.std.flatten(1).mean(1) if prediction.std.dim() > 1 else prediction.std
-
-
-def _ood_scores(inside: Tensor, outside: Mapping[str, Tensor]) -> dict[str, float]:
-    scores: dict[str, float] = {}
-    for place, (name, values) in enumerate(outside.items()):
-        suffix = "" if place == 0 else f"_{name}"
-        scores.update({k + suffix: v for k, v in ood_metrics(inside, values).items()})
-    return scores
-
-
-def _curves(
-    prediction: Prediction, y: Tensor, preparation: Preparation, outside: Mapping[str, Tensor]
-) -> Curves:
-    if isinstance(prediction, RealPrediction):
-        means, stds, target = _original(prediction, y, preparation)
-        observed = [gaussian_mixture_coverage(means, stds, target, level) for level in _LEVELS]
-        return {"intervals": {"nominal": _LEVELS, "observed": observed}}
-    correct = prediction.label == y
-    selective = selective_curve(prediction.confidence, correct)
-    places = torch.linspace(0, len(y) - 1, min(_CURVE_POINTS, len(y))).round().long()
-    edges = torch.linspace(
-        0.0, math.log(prediction.probs.shape[1]), _HISTOGRAM_BINS + 1, dtype=torch.float64
-    )
-    first = next(iter(outside.values()), None)
-    return {
-        "reliability": reliability_curve(prediction.probs, y).to_json(),
-        "entropy": {
-            "edges": edges.tolist(),
-            "right": _counts(prediction.entropy[correct], edges),
-            "wrong": _counts(prediction.entropy[~correct], edges),
-            "ood": None if first is None else _counts(first, edges),
-        },
-        "selective": {
-            "coverage": selective.coverage[places].tolist(),
-            "accuracy": selective.accuracy[places].tolist(),
-        },
-    }
-
-
-def _weight_curves(network: nn.Module) -> Curves:
-    layers = [
-        {"name": r.name, "shape": list(r.shape), "nnz": r.nnz, "sparsity": r.sparsity}
-        for r in summary(network).rows
-    ]
-    weights = weights_of(network)
-    if not weights:
-        return {"layers": layers}
-    means = torch.cat([weight.values.detach().cpu().double().flatten() for weight in weights])
-    histograms = {"mean_hist": _histogram(means)}
-    found = [weight.layer.weight_std for weight in weights]
-    stds = [std.detach().cpu().double().flatten() for std in found if std is not None]
-    if stds:
-        # The report shows σ on a logarithmic axis: bins of equal ratio.
-        logs = _histogram(torch.cat(stds).log())
-        histograms["std_hist"] = {**logs, "edges": [math.exp(edge) for edge in logs["edges"]]}
-    return {"layers": layers, "weights": histograms}
-
-
-def _histogram(values: Tensor) -> dict[str, list[float] | list[int]]:
-    low, high = float(values.min()), float(values.max())
-    if low == high:  # a histogram needs a width
-        low, high = low - 0.5, high + 0.5
-    edges = torch.linspace(low, high, _HISTOGRAM_BINS + 1, dtype=torch.float64)
-    return {"edges": edges.tolist(), "counts": _counts(values, edges)}
-
-
-def _counts(values: Tensor, edges: Tensor) -> list[int]:
-    """Values per bin; what rounding puts beyond the outer edges belongs to the outer bins."""
-    bins = torch.bucketize(values.double(), edges[1:-1])
-    return [int(count) for count in torch.bincount(bins, minlength=len(edges) - 1)]

@@ -215,6 +215,7 @@ def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) 
         noise=config.noise,
         seed=config.seed,
         ood=assembly.ood,
+        shift=config.shift,
     )
     run_figures: Metrics = {
         "seconds": fit.seconds,

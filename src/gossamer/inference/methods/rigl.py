@@ -5,7 +5,7 @@ The smallest weights leave, the positions with the largest gradients enter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from gossamer.inference.gradient import GradientMethod, OptimizerConfig
 from gossamer.inference.method import MethodEntry
 from gossamer.inference.objective import ELBO
-from gossamer.inference.subspace import SwapRule, SwapSettings
+from gossamer.inference.subspace import SwapRule, SwapSettings, shared_settings
 from gossamer.likelihoods import Likelihood
 from gossamer.nn import to_sparse
 from gossamer.ops import AUTO
@@ -65,7 +65,6 @@ def build(
         backend=config.backend,
         generator=generator,
     )
-    shared = {f.name: getattr(config, f.name) for f in fields(SwapSettings)}
     return GradientMethod(
         "rigl",
         net,
@@ -73,7 +72,7 @@ def build(
         ELBO(net, num_data, 0.0),
         config,
         total_steps,
-        swaps=SwapRule(removal="mean_abs", **shared),
+        swaps=SwapRule(removal="mean_abs", **shared_settings(config)),
         generator=generator,
     )
 

@@ -172,6 +172,34 @@ class BatchNorm(Structure):
     )
 
 
+class Natural(Structure):
+    """``GsNatural``."""
+
+    _fields_ = (
+        ("task", c_int64),
+        ("count", c_int64),
+        ("seed", c_uint64),
+        ("first", c_uint64),
+        ("size", c_double),
+        ("decay", c_double),
+        ("lr", c_double),
+        ("new_gradient", c_double),
+        ("new_square", c_double),
+        ("new_curvature", c_double),
+        ("scale", c_double),
+        ("max_step", c_double),
+        ("theta", c_void_p),
+        ("mean", c_void_p),
+        ("eps", c_void_p),
+        ("curvature", c_void_p),
+        ("momentum", c_void_p),
+        ("square", c_void_p),
+        ("gradient", c_void_p),
+        ("product", c_void_p),
+        ("decays", c_void_p),
+    )
+
+
 _SIGNATURES: dict[str, tuple[type | None, list[object]]] = {
     "gs_forward": (
         c_int,
@@ -190,6 +218,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[object]]] = {
     "gs_normal_at": (c_int, [c_int, c_uint64, c_void_p, c_int64, c_void_p, c_int]),
     "gs_posterior": (c_int, [c_int, POINTER(Posterior), POINTER(c_double), c_int]),
     "gs_batchnorm": (c_int, [c_int, POINTER(BatchNorm), c_int]),
+    "gs_natural": (c_int, [c_int, POINTER(Natural), c_int]),
     "gs_isa": (c_char_p, []),
     "gs_use_isa": (c_int, [c_char_p]),
     "gs_release": (None, []),

@@ -1,0 +1,481 @@
+"""NaturalGradient as an optimiser: against ivon-opt, exact posteriors, and loops as users write."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import ivon._ivon as ivon
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import gossamer as gs
+from gossamer.errors import InvalidValue, NonFinite, UnknownName
+from gossamer.nn import weights_of
+from gossamer.ops import normal_like
+from gossamer.optim import NaturalGradient
+from reference.linear_law import Quadratic
+
+N = 400
+
+
+class _SameNoise:
+    """torch for ivon-opt, but for normals, which are Gossamer's of the same generator."""
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+    @staticmethod
+    def randn(count, device=None, dtype=None):
+        return normal_like(torch.randint(2**63 - 1, ()), torch.empty(count, dtype=dtype))
+
+
+def problem(dtype=torch.float64):
+    torch.manual_seed(1)
+    x = torch.randn(N, 6, dtype=dtype)
+    y = (x[:, 0] + 0.3 * torch.randn(N) > 0).long() + (x[:, 1] > 0.7).long()
+    return nn.Linear(6, 3, bias=False).to(dtype), x, y
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_steps_are_those_of_ivon(monkeypatch, draws):
+    """Step by step the published implementation, given the same normals; several draws too."""
+    monkeypatch.setattr(ivon, "torch", _SameNoise())
+    ours, x, y = problem()
+    theirs = copy.deepcopy(ours)
+    mine = NaturalGradient(
+        ours.parameters(),
+        0.3,
+        num_data=N,
+        update="ivon",
+        betas=(0.9, 0.99),
+        initial_curvature=0.5,
+        weight_decay=0.01,
+        max_step=None,
+    )
+    published = ivon.IVON(
+        theirs.parameters(), 0.3, ess=N, hess_init=0.5, beta1=0.9, beta2=0.99, weight_decay=0.01
+    )
+    for step in range(60):
+        rows = torch.randint(N, (32,), generator=torch.Generator().manual_seed(step))
+        torch.manual_seed(step)
+        mine.zero_grad()
+        for _ in range(draws):
+            with mine.sampled():
+                (F.cross_entropy(ours(x[rows]), y[rows]) / draws).backward()
+        mine.step()
+        torch.manual_seed(step)
+        for _ in range(draws):
+            with published.sampled_params(train=True):
+                published.zero_grad()
+                F.cross_entropy(theirs(x[rows]), y[rows]).backward()
+        published.step()
+        torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-9, atol=1e-11)
+        h = mine.state[ours.weight]["curvature"].flatten()
+        torch.testing.assert_close(h, published.param_groups[0]["hess"], rtol=1e-9, atol=1e-11)
+
+
+CHAINS = 300
+
+
+def settle(opt, w, loss: Quadratic, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and curvature, averaged over chains and the second half of the steps."""
+    hessian, centre = torch.from_numpy(loss.hessian), torch.from_numpy(loss.centre)
+    mean, h = torch.zeros(2, len(centre), dtype=torch.float64)
+    for step in range(steps):
+        with opt.sampled():
+            w.grad = (w.detach() - centre) @ hessian
+        opt.step()
+        if 2 * step >= steps:
+            mean += w.detach().mean(0) / (steps // 2)
+            h += opt.state[w]["curvature"].mean(0) / (steps // 2)
+    return mean.numpy(), h.numpy()
+
+
+@pytest.mark.parametrize("update", ["ivon", "adam"])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_the_curvature_of_a_quadratic_is_exact(update, temperature):
+    """h → diag(H) without the prior, μ → the mode; whatever starts the curvature, at any T."""
+    hessian = np.array([[1.0, 0.5, 0.1], [0.5, 0.6, 0.0], [0.1, 0.0, 0.2]])
+    loss = Quadratic(hessian, np.array([1.0, -2.0, 0.5]), decay=0.02)
+    w = nn.Parameter(torch.zeros(CHAINS, 3, dtype=torch.float64))
+    opt = NaturalGradient(
+        [w],
+        0.1 if update == "ivon" else 0.01,
+        num_data=N,
+        update=update,
+        betas=(0.9, 0.998),
+        initial_curvature=2.0,
+        weight_decay=loss.decay,
+        temperature=temperature,
+        generator=torch.Generator().manual_seed(3),
+    )
+    mean, h = settle(opt, w, loss, 6000)
+    # The second-order term of the step on h biases its mean by (1-β)E(ĥ - h)²/(2(h + d)), a percent
+    # here; it grows where the prior holds the mode off the likelihood's optimum.
+    np.testing.assert_allclose(h, np.diag(hessian), rtol=0.03)
+    np.testing.assert_allclose(mean, loss.mode, atol=0.01)
+    std = opt.std_of(w).mean(0).numpy()
+    wanted = (N / temperature * np.diag(loss.precision)) ** -0.5
+    np.testing.assert_allclose(std, wanted, rtol=0.02)
+
+
+def test_linear_regression_has_its_exact_diagonal_posterior():
+    """Mean of the conjugate posterior, and one over the root of the diagonal of its precision."""
+    torch.manual_seed(0)
+    noise, prior = 0.4, 3.0
+    x = torch.randn(N, 4, dtype=torch.float64) @ torch.diag(
+        torch.tensor([1.0, 0.5, 2.0, 1.0]).double()
+    )
+    y = x @ torch.tensor([1.0, -1.0, 0.5, 0.0]).double() + noise * torch.randn(N).double()
+    precision = x.T @ x / noise**2 + prior * torch.eye(4).double()
+    exact_mean = torch.linalg.solve(precision, x.T @ y / noise**2)
+    net = nn.Linear(4, 1, bias=False).double()
+    opt = NaturalGradient(
+        net.parameters(),
+        0.2,
+        num_data=N,
+        update="ivon",
+        betas=(0.9, 0.995),
+        initial_curvature=10.0,
+        weight_decay=prior / N,
+        generator=torch.Generator().manual_seed(3),
+    )
+    means, stds = [], []
+    for step in range(6000):
+        opt.param_groups[0]["lr"] = 0.2 * (1.0 - step / 6000)
+        with opt.sampled():
+            opt.zero_grad()
+            (0.5 * (net(x).squeeze(1) - y).square().mean() / noise**2).backward()
+        opt.step()
+        if step >= 4000:
+            means.append(net.weight.detach().flatten().clone())
+            stds.append(opt.std_of(net.weight).flatten())
+    std = torch.stack(stds).mean(0)
+    exact_std = precision.diagonal().rsqrt()
+    torch.testing.assert_close(std, exact_std, rtol=0.04, atol=0.0)
+    error = (torch.stack(means).mean(0) - exact_mean) / exact_std
+    assert float(error.abs().max()) < 0.15, "in posterior standard deviations"
+
+
+def test_without_noise_it_is_torch_adam():
+    """At a vanishing temperature Adam's rule with weight_decay is torch's."""
+    ours, x, y = problem()
+    theirs = copy.deepcopy(ours)
+    mine = NaturalGradient(
+        ours.parameters(), 0.02, num_data=N, weight_decay=0.01, temperature=1e-24
+    )
+    adam = torch.optim.Adam(theirs.parameters(), 0.02, weight_decay=0.01)
+    for _ in range(40):
+        with mine.sampled():
+            mine.zero_grad()
+            F.cross_entropy(ours(x), y).backward()
+        mine.step()
+        adam.zero_grad()
+        F.cross_entropy(theirs(x), y).backward()
+        adam.step()
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-7, atol=1e-9)
+
+
+def test_twice_the_learning_rate_does_not_diverge():
+    """Features of very different size: IVON as published is lost at this rate, guarded not."""
+    scales = torch.logspace(-1, 1.5, 6).double()
+    losses = {}
+    for guard in (None, 1.0):
+        net, x, y = problem()
+        opt = NaturalGradient(
+            net.parameters(),
+            4.0,
+            num_data=N,
+            update="ivon",
+            betas=(0.9, 0.9995),
+            initial_curvature=1.0,
+            weight_decay=1e-3,
+            max_step=guard,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for _ in range(400):
+            with opt.sampled():
+                opt.zero_grad()
+                F.cross_entropy(net(x * scales), y).backward()
+            opt.step()
+        losses[guard] = F.cross_entropy(net(x * scales), y).item()
+    start = math.log(3)
+    assert losses[None] > 10 * start
+    assert losses[1.0] < 0.8 * start
+
+
+def small(generator=None, **settings):
+    net, x, y = problem(torch.float32)
+    settings = {
+        "num_data": N,
+        "generator": generator or torch.Generator().manual_seed(5),
+        **settings,
+    }
+    return net, NaturalGradient(net.parameters(), 0.01, **settings), x, y
+
+
+def gradient_at_draw(opt, loss, scale=1.0):
+    with opt.sampled():
+        (loss() * scale).backward()
+
+
+def test_means_outside_and_back_to_the_bit():
+    net, opt, _, _ = small()
+    before = net.weight.detach().clone()
+    with opt.sampled():
+        inside = net.weight.detach().clone()
+        with pytest.raises(InvalidValue, match="is entered twice"), opt.sampled():
+            pass
+        with pytest.raises(InvalidValue, match="step: needs the means; leave sampled"):
+            opt.step()
+    assert torch.equal(net.weight, before)
+    z = (inside - before) / opt.std_of(net.weight)
+    assert 0.5 < float(z.std()) < 1.6
+    with pytest.raises(RuntimeError, match="mine"), opt.sampled():
+        raise RuntimeError("mine")
+    assert torch.equal(net.weight, before)
+
+
+def test_gradients_from_outside_are_refused():
+    net, opt, x, y = small()
+    F.cross_entropy(net(x), y).backward()
+    before = net.weight.detach().clone()
+    with pytest.raises(InvalidValue, match=r"gradients of group 0: were not computed at a draw"):
+        opt.step()
+    assert torch.equal(net.weight, before)
+    with opt.sampled():
+        loss = F.cross_entropy(net(x * net.weight.sum()), y)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def states_after(loop, steps=4):
+    net, opt, x, y = small()
+    for _ in range(steps):
+        loop(net, opt, x, y)
+    return {"mean": net.weight.detach().clone(), **opt.state[net.weight]}
+
+
+def assert_alike(one, two, rtol=1e-5):
+    for name, value in one.items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(value, two[name], rtol=rtol, atol=1e-7, msg=name)
+        else:
+            assert value == two[name]
+
+
+def plain_loop(net, opt, x, y):
+    opt.zero_grad()
+    gradient_at_draw(opt, lambda: F.cross_entropy(net(x), y))
+    opt.step()
+
+
+def test_parts_of_a_batch_are_one_gradient():
+    def parts(net, opt, x, y):
+        opt.zero_grad()
+        with opt.sampled():
+            for rows in torch.arange(N).split(100):
+                (F.cross_entropy(net(x[rows]), y[rows]) / 4).backward()
+        opt.step()
+
+    assert_alike(states_after(plain_loop), states_after(parts))
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+def test_loss_scaling_and_clipping_reach_the_curvature(draws):
+    """Scaled up by 1024 in the passes and down before the step: nothing changes."""
+
+    def loop(scale, clip):
+        def run(net, opt, x, y):
+            opt.zero_grad()
+            for _ in range(draws):
+                gradient_at_draw(opt, lambda: F.cross_entropy(net(x), y) / draws, scale)
+            net.weight.grad.mul_(clip / scale)
+            opt.step()
+
+        return run
+
+    one, two = states_after(loop(1.0, 1.0)), states_after(loop(1024.0, 1.0))
+    assert_alike(one, two)
+    clipped = states_after(loop(1.0, 0.25), steps=1)
+    whole = states_after(loop(1.0, 1.0), steps=1)
+    beta, h0, d = 0.998, 0.5, 3e-4
+    # To first order in 1-β the change of h is linear in the gradient.
+    change = [(s["curvature"] - h0 * beta) / (1 - beta) for s in (clipped, whole)]
+    correction = [0.5 * (1 - beta) * (c - h0) ** 2 / (h0 + d) for c in change]
+    hats = [c - k for c, k in zip(change, correction, strict=True)]
+    torch.testing.assert_close(hats[0], 0.25 * hats[1], rtol=0.03, atol=3e-3)
+
+
+def test_a_step_that_was_given_up_leaves_no_noise():
+    """A loss scaler skips a step; the next one must know nothing of its draw."""
+
+    def skipping(net, opt, x, y):
+        state = opt.generator.get_state()
+        opt.zero_grad()
+        gradient_at_draw(opt, lambda: F.cross_entropy(net(x), y) * 5.0)
+        opt.generator.set_state(state)
+        plain_loop(net, opt, x, y)
+
+    assert_alike(states_after(plain_loop), states_after(skipping), rtol=0.0)
+
+
+def test_zeroing_inside_the_context_or_by_the_module_is_the_same():
+    def inside(net, opt, x, y):
+        with opt.sampled():
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+        opt.step()
+
+    def by_module(net, opt, x, y):
+        with opt.sampled():
+            net.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+        opt.step()
+
+    def by_closure(net, opt, x, y):
+        def closure():
+            opt.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            return loss.item()
+
+        assert opt.step(closure) > 0.0
+
+    wanted = states_after(plain_loop)
+    for loop in (inside, by_module, by_closure):
+        assert_alike(wanted, states_after(loop), rtol=0.0)
+
+
+def test_resuming_is_bit_equal_also_through_copies_and_pickles():
+    net, opt, x, y = small()
+    for _ in range(3):
+        plain_loop(net, opt, x, y)
+    twin_net = copy.deepcopy(net)
+    saved, noise = copy.deepcopy(opt.state_dict()), opt.generator.get_state()
+    pair = pickle.loads(pickle.dumps((net, opt)))
+    for _ in range(3):
+        plain_loop(net, opt, x, y)
+    twin = NaturalGradient(twin_net.parameters(), 0.5, num_data=7, generator=torch.Generator())
+    twin.load_state_dict(saved)
+    twin.generator.set_state(noise)
+    for _ in range(3):
+        plain_loop(twin_net, twin, x, y)
+        plain_loop(*pair, x, y)
+    for other_net, other in ((twin_net, twin), pair):
+        assert torch.equal(other_net.weight, net.weight)
+        for name, value in opt.state[net.weight].items():
+            found = other.state[other_net.weight][name]
+            assert torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value
+
+
+def test_equal_generators_give_equal_draws_wherever_torchs_own_stands():
+    found = []
+    for seed in (1, 2):
+        net, opt, x, y = small(torch.Generator().manual_seed(9))
+        torch.manual_seed(seed)
+        plain_loop(net, opt, x, y)
+        found.append(net.weight.detach().clone())
+    assert torch.equal(*found)
+
+
+def test_groups_have_their_own_size_and_plain_ones_no_noise():
+    a, b, c = (nn.Parameter(torch.zeros(2000)) for _ in range(3))
+    opt = NaturalGradient(
+        [
+            {"params": [a], "num_data": 100},
+            {"params": [b], "num_data": 10_000, "temperature": 4.0},
+            {"params": [c], "noisy": False},
+        ],
+        0.1,
+        num_data=1,
+        initial_curvature=1.0,
+        weight_decay=0.0,
+    )
+    with opt.sampled():
+        spreads = [float(p.detach().std()) for p in (a, b, c)]
+    assert spreads[0] == pytest.approx(0.1, rel=0.06)
+    assert spreads[1] == pytest.approx(0.02, rel=0.06)
+    assert spreads[2] == 0.0
+    assert opt.std_of(c) is None
+    assert opt.std_of(torch.zeros(3)) is None
+
+
+def test_frozen_parameters_and_missing_gradients_stay():
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3), requires_grad=False)
+    opt = NaturalGradient([a, b], 0.1, num_data=10)
+    with opt.sampled():
+        assert torch.equal(b, torch.ones(3))
+    opt.step()
+    assert torch.equal(a, torch.ones(3))
+
+
+def test_swaps_carry_the_posterior():
+    """Fresh weights: μ = 0, m = 0, h and v the mean of the survivors; the rest follow."""
+    net = gs.to_sparse(nn.Linear(20, 10, bias=False), sparsity=0.7)
+    opt = NaturalGradient(net.parameters(), 0.05, num_data=200)
+    subspace = gs.Subspace(net, opt, total_steps=100, update_every=5)
+    assert subspace.removal == "snr_abs"
+    x, y = torch.randn(64, 20), torch.randint(10, (64,))
+    (weight,) = weights_of(net)
+    for step in range(5):
+        with opt.sampled():
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+        opt.step()
+        if step == 4:
+            before = {
+                "positions": net.support.positions().clone(),
+                "ratio": (weight.values.abs() / opt.std_of(weight.values)).detach().clone(),
+                **{k: v.clone() for k, v in opt.state[weight.values].items() if k != "step"},
+            }
+        info = subspace.step()
+    added = info.layers[""].added
+    assert added > 3
+    after, now = net.support.positions(), opt.state[weight.values]
+    stays = torch.isin(before["positions"], after)
+    fresh = ~torch.isin(after, before["positions"])
+    assert int(fresh.sum()) == added
+    gone = before["ratio"][~stays]
+    assert float(gone.max()) <= float(before["ratio"].sort().values[int(0.3 * 60)])
+    for name, wanted in (("exp_avg", 0.0), ("curvature", None), ("exp_avg_sq", None)):
+        kept = before[name][stays]
+        assert torch.equal(now[name][~fresh], kept)
+        value = kept.mean() if wanted is None else torch.tensor(wanted)
+        torch.testing.assert_close(now[name][fresh], value.expand(added))
+    assert torch.equal(weight.values[fresh], torch.zeros(added))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"update": "sgd"}, "update"),
+        ({"betas": (0.9, 1.0)}, "beta2 = 1.0: must lie in"),
+        ({"square_beta": -0.1}, "square_beta"),
+        ({"initial_curvature": 0.0}, "initial_curvature = 0.0: must be finite and > 0"),
+        ({"temperature": 0.0}, "temperature = 0.0: must be finite and > 0"),
+        ({"max_step": -1.0}, "max_step"),
+        ({"num_data": 0}, "num_data = 0: must be at least 1"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises((InvalidValue, UnknownName), match=message):
+        NaturalGradient([nn.Parameter(torch.zeros(2))], 0.1, **{"num_data": 5, **settings})
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing():
+    net, opt, x, y = small()
+    plain_loop(net, opt, x, y)
+    before = copy.deepcopy((net.weight.detach(), opt.state_dict()["state"]))
+    gradient_at_draw(opt, lambda: F.cross_entropy(net(x) * math.inf, y))
+    with pytest.raises(NonFinite):
+        opt.step()
+    assert torch.equal(net.weight, before[0])
+    for name, value in opt.state_dict()["state"][0].items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(before[1][0][name])), name
