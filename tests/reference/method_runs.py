@@ -30,17 +30,25 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
 
 
+def base(name: str) -> str:
+    """The key in the registry: ``rigl_x2`` is ``rigl`` with two members."""
+    return name.partition("_x")[0]
+
+
 def has(name: str, setting: str) -> bool:
-    return setting in {f.name for f in dataclasses.fields(METHODS[name].config)}
+    return setting in {f.name for f in dataclasses.fields(METHODS[base(name)].config)}
 
 
 def build(name: str, *, seed: int = 0, net: nn.Module | None = None, **options):
     torch.manual_seed(seed)
     arguments = {"num_data": 60, "total_steps": TOTAL, **options}
-    for key, value in {**SETTINGS, **OWN_SETTINGS.get(name, {})}.items():
+    for key, value in {**SETTINGS, **OWN_SETTINGS.get(base(name), {})}.items():
         if has(name, key) and "preset" not in options:
             arguments.setdefault(key, value)
-    return gs.build(name, network() if net is None else net, **arguments)
+    key, _, members = name.partition("_x")
+    if members:
+        arguments.update(members=int(members), member_start="own")
+    return gs.build(key, network() if net is None else net, **arguments)
 
 
 def clusters(n: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,6 +28,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "method": ("NAME", "see gossamer methods"),
     "preset": ("NAME", "named settings of the method, such as paper"),
     "sparsity": ("SHARE", "share of the weights removed, exact (a setting of the method)"),
+    "members": ("M", "networks that share those weights, train and predict together"),
     "likelihood": ("NAME", "categorical, bernoulli or gaussian; the task decides if not given"),
     "epochs": ("N", "passes over the training part"),
     "batch-size": ("N", "examples per step"),
@@ -129,6 +130,7 @@ def default_out(config: RunConfig) -> Path:
     """Where a run goes that was told no place."""
     sparsity = settings.value_of(config, "sparsity")
     shown = [f"{sparsity:g}"] if isinstance(sparsity, (int, float)) and sparsity else []
+    shown += [f"x{config.members}"] if config.members not in (None, 1) else []
     name = [Path(config.data).stem, config.model, config.method, *shown, f"s{config.seed}"]
     return Path("runs") / "-".join(name)
 

@@ -102,6 +102,7 @@ class MethodEntry:
         presets: Named changes to the defaults; ``default`` is one of them.
         about: One line for ``gossamer methods``.
         gone: Settings that it had and ignored once; runs that were saved with them go on.
+        takes_function: Whether ``build`` takes a function that makes networks in a network's place.
     """
 
     config: type[Any]
@@ -109,3 +110,4 @@ class MethodEntry:
     presets: dict[str, dict[str, Any]]
     about: str
     gone: frozenset[str] = frozenset()
+    takes_function: bool = False

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
 import torch
-from torch import nn
 
 from gossamer.errors import InvalidValue, UnknownName
 from gossamer.inference import methods
 from gossamer.inference.method import Method, MethodEntry
+from gossamer.inference.sharing import (
+    Harvest,
+    Networks,
+    Start,
+    default_settings,
+    has_own_members,
+    joint,
+    membership,
+)
 from gossamer.likelihoods import Likelihood, make_likelihood
 from gossamer.settings import checked
 
@@ -48,22 +57,39 @@ def method_entry(name: str) -> MethodEntry:
     return METHODS[name]
 
 
-def resolve_config(name: str, preset: str = "default", **settings: Any) -> Any:
-    """The full settings of a method: defaults, changed by the preset, changed by ``settings``."""
+def resolve_config(
+    name: str,
+    preset: str = "default",
+    defaults: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
+    """The full settings of a method: defaults, changed by the preset, changed by ``settings``.
+
+    Args:
+        name: Key of ``METHODS``.
+        preset: Named settings.
+        defaults: Of some settings, in place of the method's own.
+        **settings: Changes.
+    """
     entry = method_entry(name)
     if preset not in entry.presets:
         raise UnknownName(f"preset of {name}", preset, list(entry.presets))
-    return entry.config(**{**entry.presets[preset], **checked(entry.config, settings, of=name)})
+    given = checked(entry.config, settings, of=name)
+    return entry.config(**{**(defaults or {}), **entry.presets[preset], **given})
 
 
 def build(
     name: str,
-    model: nn.Module,
+    model: Networks,
     *,
     num_data: int,
     total_steps: int,
     likelihood: str | Likelihood = "categorical",
     preset: str = "default",
+    members: int | None = None,
+    member_sparsity: float | None = None,
+    harvest: Harvest = "runs",
+    member_start: Start | None = None,
     generator: torch.Generator | None = None,
     **settings: Any,
 ) -> Method:
@@ -71,11 +97,17 @@ def build(
 
     Args:
         name: Key of ``METHODS``.
-        model: A plain torch network; it is copied.
+        model: A plain torch network, which is copied; or a function that makes one.
         num_data: Number of training examples.
         total_steps: Optimiser steps of the whole run.
         likelihood: Name or instance.
         preset: Named settings of the method, such as ``paper``.
+        members: How many networks train and predict together, see docs/members.md. ``None`` is 1,
+            3 of cycles, or the method's own number.
+        member_sparsity: Sparsity of each; by default they share the weights of one network of the
+            method's ``sparsity``, exactly.
+        harvest: ``runs`` trains them side by side, ``cycles`` cuts one run into so many.
+        member_start: Where members start whose network is a module, see ``Membership``.
         generator: Source of the structure: support, initial posterior, random swaps. torch's
             default one if ``None``. Noise always comes from the default one. So processes that
             train together give equal generators and seed their noise apart.
@@ -92,10 +124,25 @@ def build(
         raise InvalidValue("num_data", num_data, "must be at least 1")
     if total_steps < 1:
         raise InvalidValue("total_steps", total_steps, "must be at least 1")
-    config = resolve_config(name, preset, **settings)
-    return method_entry(name).build(
+    entry = method_entry(name)
+    plan = membership(
+        name,
+        entry,
+        members=members,
+        member_sparsity=member_sparsity,
+        harvest=harvest,
+        member_start=member_start,
+    )
+    if has_own_members(entry):
+        own = {"members": members, "member_start": member_start}
+        settings = {**settings, **{key: value for key, value in own.items() if value is not None}}
+    config = resolve_config(name, preset, default_settings(entry, plan), **settings)
+    return joint(
+        name,
+        entry,
         config,
         model,
+        plan,
         num_data=num_data,
         total_steps=total_steps,
         # A copy, as of the model: two methods must not train one noise.

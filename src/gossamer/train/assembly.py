@@ -13,11 +13,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gossamer.data import DataSet, Preparation, choose_shifts, load, load_ood
 from gossamer.errors import GossamerError, InvalidData, InvalidValue
 from gossamer.inference import Method, method_entry, resolve_config
+from gossamer.inference.sharing import (
+    Membership,
+    default_settings,
+    has_own_members,
+    joint,
+    membership,
+)
 from gossamer.likelihoods import Gaussian, Likelihood, make_likelihood
 from gossamer.models import MODELS, build_model
 from gossamer.settings import checked, hints_of
@@ -163,24 +170,31 @@ def build_method(config: RunConfig, facts: Facts, device: torch.device = CPU) ->
     The network is built on the CPU, so that a seed gives the same weights everywhere, and goes to
     its device before the method is built on it.
     """
-    try:
-        model = build_model(
-            config.model,
-            input_shape=facts.input_shape,
-            output_size=facts.output_size,
-            **model_options(config.model, config.model_options),
-        )
-    except GossamerError:
-        raise
-    except (TypeError, ValueError) as error:  # the models know nothing of Gossamer's errors
-        raise InvalidValue("model", config.model, f"cannot be built: {error}") from error
+
+    def network() -> nn.Module:
+        try:
+            model = build_model(
+                config.model,
+                input_shape=facts.input_shape,
+                output_size=facts.output_size,
+                **model_options(config.model, config.model_options),
+            )
+        except GossamerError:
+            raise
+        except (TypeError, ValueError) as error:  # the models know nothing of Gossamer's errors
+            raise InvalidValue("model", config.model, f"cannot be built: {error}") from error
+        return model.to(device)
+
     entry = method_entry(config.method)
     # The facts hold every setting, so presets and defaults have no say any more.
     kept = {k: v for k, v in facts.method_settings.items() if k not in entry.gone}
     settings = entry.config(**checked(entry.config, kept, of=config.method))
-    return entry.build(
+    return joint(
+        config.method,
+        entry,
         settings,
-        model.to(device),
+        network,
+        _membership(config),
         num_data=facts.num_data,
         total_steps=config.epochs * facts.steps_per_epoch,
         likelihood=make_likelihood(facts.likelihood, **config.likelihood_options).to(device),
@@ -194,9 +208,23 @@ def model_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, **(checked(MODELS[name], found, of=name) if found else {})}
 
 
+def _membership(config: RunConfig) -> Membership:
+    return membership(
+        config.method,
+        method_entry(config.method),
+        members=config.members,
+        member_sparsity=config.member_sparsity,
+        harvest=config.harvest,
+    )
+
+
 def _method_settings(config: RunConfig) -> dict[str, Any]:
     options: dict[str, Any] = dict(config.method_options)
-    fields: Mapping[str, Any] = {"lr": config.lr, "backend": config.backend}
+    entry = method_entry(config.method)
+    plan = _membership(config)
+    fields: dict[str, Any] = {"lr": config.lr, "backend": config.backend}
+    if has_own_members(entry):
+        fields["members"] = config.members
     for key, value in fields.items():
         if value is None:
             continue
@@ -208,7 +236,8 @@ def _method_settings(config: RunConfig) -> dict[str, Any]:
                 "give only one of them",
             )
         options[key] = value
-    settings = resolve_config(config.method, config.preset, **options)
+    changed = default_settings(entry, plan)
+    settings = resolve_config(config.method, config.preset, changed, **options)
     resolved: dict[str, Any] = json.loads(json.dumps(asdict(settings), allow_nan=False))
     return resolved
 

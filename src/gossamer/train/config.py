@@ -31,6 +31,11 @@ class RunConfig:
         model_options: Arguments of the model.
         method: A name of the registry of methods.
         method_options: Settings of the method, ``sparsity`` among them.
+        members: How many networks train and predict together, see docs/members.md; ``None`` takes
+            the method's own number, which is 1 of most; 3 of cycles.
+        member_sparsity: Sparsity of each; ``None``: they share the weights that one network of the
+            method's sparsity keeps.
+        harvest: ``"runs"`` trains members side by side, ``"cycles"`` cuts one run into so many.
         likelihood: ``None`` takes categorical for classes and gaussian for numbers.
         likelihood_options: Arguments of the likelihood, e.g. ``noise_std`` of gaussian.
         epochs: Passes over the training split.
@@ -66,6 +71,9 @@ class RunConfig:
     model_options: dict[str, Any] = field(default_factory=dict)
     method: str = "ssvi"
     method_options: dict[str, Any] = field(default_factory=dict)
+    members: Count | None = None
+    member_sparsity: Annotated[float, Within(0.0, 1.0)] | None = None
+    harvest: Literal["runs", "cycles"] = "runs"
     likelihood: str | None = None
     likelihood_options: dict[str, Any] = field(default_factory=dict)
     epochs: Count = 60

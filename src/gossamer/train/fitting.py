@@ -81,7 +81,7 @@ def fit(
             ``epochs`` times the batches of an epoch. A built one has its model, likelihood, device
             and settings.
         model: Name of :mod:`gossamer.models`; a network, which is copied; or a function that makes
-            one, which gives each restart weights of its own.
+            one, which gives each restart and each member weights of its own.
         validation: Inputs and targets to validate on; by default those of the data set.
         likelihood: Name or instance; by default categorical for classes and gaussian for numbers.
         epochs: Passes over the training part.
@@ -95,7 +95,8 @@ def fit(
         num_samples: Posterior samples per validation.
         observers: Who watches the steps and epochs, see :class:`gossamer.train.Observer`.
         preset: Named settings of the method.
-        **settings: Settings of the method, see ``gossamer methods NAME``.
+        **settings: Settings of the method, see ``gossamer methods NAME``; ``members=2`` and what
+            else :func:`gossamer.build` knows of members.
 
     Example:
         >>> import torch, gossamer
@@ -134,9 +135,11 @@ def fit(
         built = method
         if isinstance(built, str):
             kind = _likelihood(likelihood, examples)
+            # A function gives every member weights of its own; of a module ``build`` decides.
+            network = partial(_network, model, examples, kind, place)
             built = build(
                 built,
-                _network(model, examples, kind).to(place),
+                network() if isinstance(model, nn.Module) else network,
                 num_data=len(examples.x),
                 total_steps=epochs * feed.steps_per_epoch,
                 likelihood=kind.to(place),
@@ -233,13 +236,15 @@ def _likelihood(likelihood: str | Likelihood | None, examples: Examples) -> Like
     return copy.deepcopy(make_likelihood(likelihood))
 
 
-def _network(model: Model, examples: Examples, likelihood: Likelihood) -> nn.Module:
+def _network(
+    model: Model, examples: Examples, likelihood: Likelihood, place: torch.device
+) -> nn.Module:
     if isinstance(model, nn.Module):
-        return copy.deepcopy(model)
+        return copy.deepcopy(model).to(place)
     if not isinstance(model, str):
-        return model()
+        return model().to(place)
     shape, size = tuple(examples.x.shape[1:]), _output_size(examples, likelihood)
-    return build_model(model, input_shape=shape, output_size=size)
+    return build_model(model, input_shape=shape, output_size=size).to(place)
 
 
 def _output_size(examples: Examples, likelihood: Likelihood) -> int:

@@ -1,0 +1,276 @@
+"""How members share one budget of weights, and where each of them starts.
+
+``joint`` builds what ``gossamer.build(..., members=M)`` gives: M methods of one name, or one whose
+run is cut into M.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from gossamer.errors import InvalidValue, UnknownName
+from gossamer.inference.gradient import DescentConfig
+from gossamer.inference.members import Members
+from gossamer.inference.method import Method, MethodEntry
+from gossamer.likelihoods import Likelihood
+from gossamer.nn.candidates import find_candidates
+
+Networks = nn.Module | Callable[[], nn.Module]
+"""A network, or a function that makes one."""
+
+Harvest = Literal["runs", "cycles"]
+Start = Literal["own", "same"]
+
+CYCLE_SWAPS = 0.5
+"""Share of the weights that a cycle swaps at its start, unless told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """How many predict together, and how they come about.
+
+    Attributes:
+        members: M; 1 is the method itself.
+        member_sparsity: Sparsity of each; ``None``: they share what one network of the method's
+            sparsity keeps.
+        harvest: ``runs`` trains M networks, ``cycles`` cuts one run into M and keeps a copy at
+            each cut.
+        member_start: Initial weights where the network is given as a module: ``own`` draws anew
+            those of all but the first, ``same`` takes the given ones for all. ``None`` is ``same``
+            where supports differ, and has to be told where there is none.
+    """
+
+    members: int = 1
+    member_sparsity: float | None = None
+    harvest: Harvest = "runs"
+    member_start: Start | None = None
+
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise InvalidValue("members", self.members, "must be at least 1")
+        if self.harvest not in ("runs", "cycles"):
+            raise UnknownName("harvest", str(self.harvest), ("runs", "cycles"))
+        if self.member_start not in (None, "own", "same"):
+            raise UnknownName("member_start", str(self.member_start), ("own", "same"))
+        if self.member_sparsity is not None and not 0.0 <= self.member_sparsity < 1.0:
+            raise InvalidValue("member_sparsity", self.member_sparsity, "must lie in [0, 1)")
+        if self.members == 1 and self.member_sparsity is not None:
+            raise InvalidValue(
+                "member_sparsity",
+                self.member_sparsity,
+                "is of several members, and there is one",
+                "give members, or sparsity",
+            )
+
+
+def member_budgets(total: int, members: int) -> list[int]:
+    """``total`` weights in parts that differ by one at most; they sum to it exactly.
+
+    Example:
+        >>> member_budgets(21_525, 2)
+        [10763, 10762]
+    """
+    if not 1 <= members <= total:
+        raise InvalidValue("members", members, f"must lie in [1, {total}], the weights to share")
+    return [total // members + (number < total % members) for number in range(members)]
+
+
+def membership(
+    name: str,
+    entry: MethodEntry,
+    *,
+    members: int | None = None,
+    member_sparsity: float | None = None,
+    harvest: Harvest = "runs",
+    member_start: Start | None = None,
+) -> Membership:
+    """What was asked for, checked against the method; ``members=None`` is 1, or 3 of cycles.
+
+    Raises:
+        InvalidValue: The method cannot have members, or has its own.
+    """
+    if members is None:
+        members = 3 if harvest == "cycles" else 1
+    if has_own_members(entry):
+        for key, value in (("member_sparsity", member_sparsity), ("harvest", harvest)):
+            if value not in (None, "runs"):
+                raise InvalidValue(
+                    key,
+                    value,
+                    f"is not for {name}, which has its own members",
+                    "use another method",
+                )
+        return Membership()
+    plan = Membership(
+        members=members,
+        member_sparsity=member_sparsity,
+        harvest=harvest,
+        member_start=member_start,
+    )
+    if plan.members > 1 and not issubclass(entry.config, DescentConfig):
+        raise InvalidValue(
+            "members",
+            plan.members,
+            f"{name} samples: its networks are those that it keeps, and several chains are not this",
+            "leave members out, or use a method that follows a gradient, such as rigl",
+        )
+    if member_sparsity is not None and not _has(entry, "sparsity"):
+        raise InvalidValue(
+            "member_sparsity", member_sparsity, f"is not for {name}, which is dense", "leave it out"
+        )
+    return plan
+
+
+def has_own_members(entry: MethodEntry) -> bool:
+    """Whether ``members`` is a setting of the method itself."""
+    return _has(entry, "members")
+
+
+def default_settings(entry: MethodEntry, plan: Membership) -> dict[str, Any]:
+    """Defaults that the plan changes: cycles swap more."""
+    swaps = plan.members > 1 and plan.harvest == "cycles" and _has(entry, "swap_fraction")
+    return {"swap_fraction": CYCLE_SWAPS} if swaps else {}
+
+
+def joint(
+    name: str,
+    entry: MethodEntry,
+    config: Any,
+    model: Networks,
+    plan: Membership,
+    *,
+    num_data: int,
+    total_steps: int,
+    likelihood: Likelihood,
+    generator: torch.Generator | None = None,
+) -> Method:
+    """The method of a plan.
+
+    Args:
+        name: Key in the registry.
+        entry: Its row.
+        config: Its settings; ``sparsity`` is that of all members together.
+        model: A network, or a function that makes one.
+        plan: How many, and how.
+        num_data: Number of training examples.
+        total_steps: Optimiser steps of each member, or of all cycles together.
+        likelihood: Of which every member has a copy.
+        generator: Source of the structure; the seed of all members' noise is drawn from it.
+    """
+    arguments: Mapping[str, Any] = {"num_data": num_data, "total_steps": total_steps}
+    if plan.members == 1:
+        given = model if entry.takes_function else network_of(model)
+        return entry.build(config, given, likelihood=likelihood, generator=generator, **arguments)
+    sparsity = getattr(config, "sparsity", 0.0) or 0.0
+    if plan.harvest == "cycles":
+        raise NotImplementedError
+    is_sparse = bool(sparsity if plan.member_sparsity is None else plan.member_sparsity)
+    network = networks(model, plan.member_start or ("same" if is_sparse else None))
+    counts: list[int] = []
+
+    def start(number: int) -> Method:
+        own, own_config = network(number), config
+        counts.append(weights_in(own))
+        if counts[-1] != counts[0]:
+            raise InvalidValue("model", counts, "must make networks of one size for all members")
+        if plan.member_sparsity is not None:
+            own_config = replace(config, sparsity=plan.member_sparsity)
+        elif sparsity:
+            share = _budgets(counts[0], sparsity, plan.members)[number]
+            own_config = replace(config, sparsity=1.0 - share / counts[0])
+        return entry.build(own_config, own, likelihood=copy.deepcopy(likelihood), **arguments)
+
+    seed = int(torch.randint(2**62, (), generator=generator))
+    starts = [lambda number=number: start(number) for number in range(plan.members)]
+    method = Members(name, starts, seed)
+    kept = plan.members * (1.0 - (plan.member_sparsity or 0.0))
+    # Those that fit into one network are measured against it.
+    if is_sparse and (plan.member_sparsity is None or kept <= 1.0):
+        method.weights = counts[0]
+    return method
+
+
+def networks(model: Networks, start: Start | None) -> Callable[[int], nn.Module]:
+    """From the number of a member to its initial network.
+
+    Raises:
+        InvalidValue: It is not said where members start that nothing else tells apart; or a part
+            of the network cannot be drawn anew.
+    """
+    if not isinstance(model, nn.Module):
+        if start != "same":
+            return lambda number: network_of(model)
+        made: list[nn.Module] = []
+
+        def first(number: int) -> nn.Module:
+            made.extend([network_of(model)] if not made else [])
+            return made[0]
+
+        return first
+    given: nn.Module = model
+    if start is None:
+        raise InvalidValue(
+            "member_start",
+            None,
+            "must be told for dense members of one given network: nothing else tells them apart",
+            "give a function, model=lambda: Net(); or member_start='own' to draw weights anew",
+        )
+    if start == "same":
+        return lambda number: given
+    _require_drawable(given)
+    return lambda number: given if number == 0 else _drawn_anew(given)
+
+
+def network_of(model: Networks) -> nn.Module:
+    """The network itself, or what the function makes."""
+    network = model if isinstance(model, nn.Module) else model()
+    if not isinstance(network, nn.Module):
+        raise InvalidValue("model", type(network).__name__, "must be or make a torch module")
+    return network
+
+
+def weights_in(network: nn.Module) -> int:
+    """Weights of all layers that a method converts, each shared one once."""
+    found = 0
+    for candidate in find_candidates(network):
+        weight = candidate.modules[0].weight
+        assert isinstance(weight, torch.Tensor)
+        found += weight.numel()
+    return found
+
+
+def _budgets(weights: int, sparsity: float, members: int) -> list[int]:
+    # As core.allocation rounds it.
+    return member_budgets(round((1.0 - sparsity) * weights), members)
+
+
+def _require_drawable(network: nn.Module) -> None:
+    for name, module in network.named_modules():
+        if any(True for _ in module.parameters(recurse=False)) and not callable(
+            getattr(module, "reset_parameters", None)
+        ):
+            raise InvalidValue(
+                "model",
+                name or type(network).__name__,
+                f"is a {type(module).__name__}, which has no reset_parameters to draw it anew",
+                "give a function that makes networks: model=lambda: Net()",
+            )
+
+
+def _drawn_anew(network: nn.Module) -> nn.Module:
+    def draw(module: nn.Module) -> None:
+        reset: Any = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()
+
+    return copy.deepcopy(network).apply(draw)
+
+
+def _has(entry: MethodEntry, setting: str) -> bool:
+    return setting in {field.name for field in fields(entry.config)}
