@@ -21,7 +21,7 @@ from gossamer.inference import METHODS, Batch, SwapInfo
 from gossamer.nn import at_mean, sparse_layers, stochastic_modules
 from reference.method_runs import CONVERTIBLE, base, build, clusters, has, network, run
 
-JOINT = ("rigl_x2", "ngvi_x2", "ssvi_x2", "sgd_x2", "dense_vi_x3")
+JOINT = ("rigl_x2", "ngvi_x2", "ssvi_x2", "sgd_x2", "rigl_c2", "ngvi_c2", "ssvi_c2")
 """Methods with members: what all methods must do these must do too."""
 
 ENTRIES = {**METHODS, **THROWAWAY, **{name: METHODS[base(name)] for name in JOINT}}

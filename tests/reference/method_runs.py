@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ import gossamer as gs
 from gossamer.inference import METHODS, StepInfo
 
 TOTAL = 24
+JOINT = re.compile(r"_([xc])(\d)$")
 CONVERTIBLE = 4 * 16 + 16 * 3
 # Used where a method has such a setting: several swaps within a short run.
 SETTINGS = {
@@ -31,8 +33,8 @@ def network() -> nn.Module:
 
 
 def base(name: str) -> str:
-    """The key in the registry: ``rigl_x2`` is ``rigl`` with two members."""
-    return name.partition("_x")[0]
+    """The key in the registry: ``rigl_x2`` is ``rigl`` with two members, ``rigl_c2`` in cycles."""
+    return JOINT.sub("", name)
 
 
 def has(name: str, setting: str) -> bool:
@@ -45,10 +47,13 @@ def build(name: str, *, seed: int = 0, net: nn.Module | None = None, **options):
     for key, value in {**SETTINGS, **OWN_SETTINGS.get(base(name), {})}.items():
         if has(name, key) and "preset" not in options:
             arguments.setdefault(key, value)
-    key, _, members = name.partition("_x")
-    if members:
-        arguments.update(members=int(members), member_start="own")
-    return gs.build(key, network() if net is None else net, **arguments)
+    joint = JOINT.search(name)
+    if joint is not None:
+        arguments.update(members=int(joint[2]))
+        # The network of all cycles is one: it has the sparsity that a test asks for.
+        cycles = {"harvest": "cycles", "member_sparsity": arguments.get("sparsity")}
+        arguments.update(cycles if joint[1] == "c" else {"member_start": "own"})
+    return gs.build(base(name), network() if net is None else net, **arguments)
 
 
 def clusters(n: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

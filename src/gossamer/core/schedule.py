@@ -155,6 +155,106 @@ class SwapSchedule:
         return int(self.fraction * nnz)
 
 
+class Swaps(Protocol):
+    """When the support of a run is swapped and how much of it, see ``SwapSchedule``."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether a swap follows optimiser step number ``step``."""
+        ...
+
+    def share(self, step: int) -> float:
+        """r_t at ``step``."""
+        ...
+
+    def count(self, step: int, nnz: int) -> int:
+        """Weights of a layer that a swap at ``step`` removes."""
+        ...
+
+    def max_count(self, nnz: int) -> int:
+        """The largest ``count`` of the whole run."""
+        ...
+
+
+def cycle_ends(steps: int, cycles: int, first: float = 0.5) -> tuple[int, ...]:
+    """Steps done at the end of each cycle: the first takes ``first`` of the run, the others alike.
+
+    Example:
+        >>> cycle_ends(100, 3)
+        (50, 75, 100)
+    """
+    _check_steps(steps)
+    if cycles == 1:
+        return (steps,)
+    shares = [first + (1.0 - first) * number / (cycles - 1) for number in range(cycles)]
+    ends = tuple(round(share * steps) for share in shares)
+    if any(end <= before for before, end in zip((0, *ends), ends, strict=False)):
+        raise InvalidValue("cycles", cycles, f"must leave each a step, of {steps} in all")
+    return ends
+
+
+@dataclass(frozen=True)
+class CosineCycles:
+    """A half cosine from 1 to 0 in each cycle, then 0: ½(1 + cos(π (t - start)/(end - start))).
+
+    Args:
+        ends: Steps done at the end of each cycle, rising.
+    """
+
+    ends: tuple[int, ...]
+
+    def __call__(self, step: int) -> float:
+        """The factor at ``step``."""
+        for start, end in zip((0, *self.ends), self.ends, strict=False):
+            if step < end:
+                return CosineDecay(end - start)(step - start)
+        return 0.0
+
+
+@dataclass(frozen=True)
+class SwapCycles:
+    """A ``SwapSchedule`` in each cycle: swaps begin anew with ``fraction`` and fall to 0.
+
+    Args:
+        ends: Steps done at the end of each cycle, rising.
+        fraction: Share of a layer's kept weights swapped at the start of a cycle.
+        end_fraction: Share of each cycle after which the support rests.
+        update_every: As of ``SwapSchedule``, in each cycle.
+    """
+
+    ends: tuple[int, ...]
+    fraction: float = 0.3
+    end_fraction: float = 0.75
+    update_every: int | None = None
+
+    def _cycle(self, step: int) -> tuple[SwapSchedule, int]:
+        """The schedule of the cycle to which a step belongs, and the step's number in it."""
+        start = 0
+        for end in self.ends:
+            if step <= end or end == self.ends[-1]:
+                break
+            start = end
+        rule = SwapSchedule(end - start, self.fraction, self.end_fraction, self.update_every)
+        return rule, step - start
+
+    def is_due(self, step: int) -> bool:
+        """See ``SwapSchedule.is_due``."""
+        rule, place = self._cycle(step)
+        return rule.is_due(place)
+
+    def share(self, step: int) -> float:
+        """See ``SwapSchedule.share``."""
+        rule, place = self._cycle(step)
+        return rule.share(place)
+
+    def count(self, step: int, nnz: int) -> int:
+        """See ``SwapSchedule.count``."""
+        return int(self.share(step) * nnz)
+
+    def max_count(self, nnz: int) -> int:
+        """See ``SwapSchedule.max_count``."""
+        return int(self.fraction * nnz)
+
+
 def linear_warmup(steps: int, *, start: float = 0.0, end: float = 1.0) -> LinearWarmup:
     """KL warm-up: the weight rises from ``start`` to ``end`` in ``steps`` steps, then stays."""
     return LinearWarmup(steps, start, end)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from gossamer.errors import InvalidValue, UnknownName
+from gossamer.inference.cycles import Cycles
 from gossamer.inference.gradient import DescentConfig
 from gossamer.inference.members import Members
 from gossamer.inference.method import Method, MethodEntry
@@ -167,32 +169,27 @@ def joint(
     if plan.members == 1:
         given = model if entry.takes_function else network_of(model)
         return entry.build(config, given, likelihood=likelihood, generator=generator, **arguments)
-    sparsity = getattr(config, "sparsity", 0.0) or 0.0
     if plan.harvest == "cycles":
-        raise NotImplementedError
-    is_sparse = bool(sparsity if plan.member_sparsity is None else plan.member_sparsity)
-    network = networks(model, plan.member_start or ("same" if is_sparse else None))
+        own = network_of(model)
+        weights, own_config = weights_in(own), _config_of(config, plan, own, 0)
+        built = entry.build(
+            own_config, own, likelihood=likelihood, generator=generator, **arguments
+        )
+        return Cycles(built, plan.members, total_steps, _measure(config, plan, weights))
+    network = networks(model, plan.member_start or ("same" if _is_sparse(config, plan) else None))
     counts: list[int] = []
 
     def start(number: int) -> Method:
-        own, own_config = network(number), config
+        own = network(number)
         counts.append(weights_in(own))
         if counts[-1] != counts[0]:
             raise InvalidValue("model", counts, "must make networks of one size for all members")
-        if plan.member_sparsity is not None:
-            own_config = replace(config, sparsity=plan.member_sparsity)
-        elif sparsity:
-            share = _budgets(counts[0], sparsity, plan.members)[number]
-            own_config = replace(config, sparsity=1.0 - share / counts[0])
+        own_config = _config_of(config, plan, own, number)
         return entry.build(own_config, own, likelihood=copy.deepcopy(likelihood), **arguments)
 
     seed = int(torch.randint(2**62, (), generator=generator))
-    starts = [lambda number=number: start(number) for number in range(plan.members)]
-    method = Members(name, starts, seed)
-    kept = plan.members * (1.0 - (plan.member_sparsity or 0.0))
-    # Those that fit into one network are measured against it.
-    if is_sparse and (plan.member_sparsity is None or kept <= 1.0):
-        method.weights = counts[0]
+    method = Members(name, [partial(start, number) for number in range(plan.members)], seed)
+    method.weights = _measure(config, plan, counts[0])
     return method
 
 
@@ -245,9 +242,32 @@ def weights_in(network: nn.Module) -> int:
     return found
 
 
-def _budgets(weights: int, sparsity: float, members: int) -> list[int]:
-    # As core.allocation rounds it.
-    return member_budgets(round((1.0 - sparsity) * weights), members)
+def _is_sparse(config: Any, plan: Membership) -> bool:
+    if plan.member_sparsity is not None:
+        return plan.member_sparsity > 0.0
+    return bool(getattr(config, "sparsity", 0.0))
+
+
+def _config_of(config: Any, plan: Membership, network: nn.Module, number: int) -> Any:
+    """The settings of one member: its own sparsity, all else alike."""
+    if plan.member_sparsity is not None:
+        return replace(config, sparsity=plan.member_sparsity)
+    if not _is_sparse(config, plan):
+        return config
+    weights = weights_in(network)
+    total = round((1.0 - config.sparsity) * weights)  # as core.allocation has it
+    budgets = member_budgets(total, plan.members)
+    # Cycles keep one network M times, so all have the same number: the smallest.
+    share = budgets[-1] if plan.harvest == "cycles" else budgets[number]
+    return replace(config, sparsity=1.0 - share / weights)
+
+
+def _measure(config: Any, plan: Membership, weights: int) -> int:
+    """Weights that sparsity is told against: of one dense network if the members fit into one."""
+    each = 1.0 - (plan.member_sparsity or 0.0)
+    shares = plan.member_sparsity is None and _is_sparse(config, plan)
+    fits = shares or plan.members * each <= 1.0
+    return weights if fits else plan.members * weights
 
 
 def _require_drawable(network: nn.Module) -> None:

@@ -21,7 +21,7 @@ from torch.optim.optimizer import Optimizer
 
 from gossamer.core.addition import AdditionRule, addition_rule
 from gossamer.core.removal import NEEDS_STD, criterion
-from gossamer.core.schedule import SwapSchedule
+from gossamer.core.schedule import Swaps, SwapSchedule
 from gossamer.core.scores import score_named
 from gossamer.core.sigma_init import sigma_rule
 from gossamer.core.support import sample_distinct
@@ -142,7 +142,7 @@ class Subspace:
         self.removal = rule.removal or ("snr_abs" if has_std else "mean_abs")
         self.removal_score = criterion(self.removal)
         self.sigma = sigma_rule(rule.sigma_init)
-        self.schedule = SwapSchedule(
+        self.schedule: Swaps = SwapSchedule(
             total_steps, rule.swap_fraction, rule.end_fraction, rule.update_every
         )
         if rule.num_draws < 1:
@@ -199,6 +199,11 @@ class Subspace:
             self._postpone()
             return None
         return self._finish(self._swap(fraction))
+
+    def follow(self, schedule: Swaps) -> None:
+        """Swap by another schedule from now on; it is no part of the state."""
+        self.schedule = schedule
+        self._prepare_next()
 
     def state_dict(self) -> dict[str, Any]:
         """Step count, postponed swaps and generator. Supports and parameters are the model's."""
