@@ -133,6 +133,14 @@ SGD = [
     Case("sgd", "resnet", "sparse", {"sparsity": 0.9}, steps=2, engines=("native",)),
 ]
 
+JOINT = [
+    Case("ensemble", "mlp", "default", {"members": 2}, **MAIN),
+    Case("ensemble", "mlp-real", "sparse", {"members": 3, "sparsity": 0.5}, "gaussian"),
+    _swapping("rigl", "conv", "members", members=2, case={"moments": False}),
+    _swapping("ngvi", "mlp", "members", members=2),
+    _swapping("ssvi", "mlp", "cycles", members=2, harvest="cycles", case={"moments": False}),
+]
+
 FOLDER = "a folder"
 """Stands for one that is made for the case and removed after it."""
 
@@ -198,7 +206,7 @@ EM_MCMC = [
     Case("em_mcmc", "mlp", "paper", {"preset": "paper", "cycles": 2}),
 ]
 
-METHOD_CASES = [*SSVI, *DENSE_VI, *RIGL, *NGVI, *SGD, *CHAINS, *EM_MCMC]
+METHOD_CASES = [*SSVI, *DENSE_VI, *RIGL, *NGVI, *SGD, *JOINT, *CHAINS, *EM_MCMC]
 
 LOOPS = {
     "adam": ("Adam", {}),

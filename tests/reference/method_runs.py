@@ -24,8 +24,8 @@ SETTINGS = {
     "num_draws": 2,
 }
 
-# Without momentum or adaptation a step must be larger.
-OWN_SETTINGS = {"csgld": {"lr": 0.3}}
+# Without momentum or adaptation a step must be larger. Five members would have too few weights.
+OWN_SETTINGS = {"csgld": {"lr": 0.3}, "ensemble": {"members": 2}}
 
 
 def network() -> nn.Module:

@@ -119,7 +119,7 @@ def membership(
         raise InvalidValue(
             "members",
             plan.members,
-            f"{name} samples: its networks are those that it keeps, and several chains are not this",
+            f"{name} samples: what it keeps are its networks, and several chains are not this",
             "leave members out, or use a method that follows a gradient, such as rigl",
         )
     if member_sparsity is not None and not _has(entry, "sparsity"):
@@ -176,7 +176,7 @@ def joint(
             own_config, own, likelihood=likelihood, generator=generator, **arguments
         )
         return Cycles(built, plan.members, total_steps, _measure(config, plan, weights))
-    network = networks(model, plan.member_start or ("same" if _is_sparse(config, plan) else None))
+    network = networks(model, plan.member_start, differ=_is_sparse(config, plan))
     counts: list[int] = []
 
     def start(number: int) -> Method:
@@ -193,8 +193,13 @@ def joint(
     return method
 
 
-def networks(model: Networks, start: Start | None) -> Callable[[int], nn.Module]:
+def networks(model: Networks, start: Start | None, *, differ: bool) -> Callable[[int], nn.Module]:
     """From the number of a member to its initial network.
+
+    Args:
+        model: A network, or a function that makes one.
+        start: As of ``Membership``.
+        differ: Whether supports tell members apart that start from the same weights.
 
     Raises:
         InvalidValue: It is not said where members start that nothing else tells apart; or a part
@@ -211,14 +216,14 @@ def networks(model: Networks, start: Start | None) -> Callable[[int], nn.Module]
 
         return first
     given: nn.Module = model
-    if start is None:
+    if start is None and not differ:
         raise InvalidValue(
             "member_start",
             None,
             "must be told for dense members of one given network: nothing else tells them apart",
             "give a function, model=lambda: Net(); or member_start='own' to draw weights anew",
         )
-    if start == "same":
+    if start != "own":
         return lambda number: given
     _require_drawable(given)
     return lambda number: given if number == 0 else _drawn_anew(given)
@@ -254,12 +259,30 @@ def _config_of(config: Any, plan: Membership, network: nn.Module, number: int) -
         return replace(config, sparsity=plan.member_sparsity)
     if not _is_sparse(config, plan):
         return config
-    weights = weights_in(network)
-    total = round((1.0 - config.sparsity) * weights)  # as core.allocation has it
-    budgets = member_budgets(total, plan.members)
+    total = _total(network, config.sparsity, plan.members)
+    budgets, weights = member_budgets(total, plan.members), weights_in(network)
     # Cycles keep one network M times, so all have the same number: the smallest.
     share = budgets[-1] if plan.harvest == "cycles" else budgets[number]
     return replace(config, sparsity=1.0 - share / weights)
+
+
+def _total(network: nn.Module, sparsity: float, members: int) -> int:
+    """Weights that all members keep together, as ``core.allocation`` rounds it for one network."""
+    if not 0.0 <= sparsity < 1.0:
+        raise InvalidValue(
+            "sparsity", sparsity, "must lie in [0, 1)", "it is the share of weights removed"
+        )
+    weights, layers = weights_in(network), len(find_candidates(network))
+    total = round((1.0 - sparsity) * weights)
+    if total < members * layers:
+        raise InvalidValue(
+            "sparsity",
+            sparsity,
+            f"keeps {total} of {weights} weights for {members} members of {layers} layers: "
+            "one would be empty",
+            "use fewer members, or a lower sparsity",
+        )
+    return total
 
 
 def _measure(config: Any, plan: Membership, weights: int) -> int:

@@ -5,7 +5,6 @@ The average over its samples or moments in one pass, each with its epistemic and
 
 from gossamer.prediction.archive import load
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
-from gossamer.prediction.mixture import mixture
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from gossamer.prediction.source import HasPosterior, posterior_of, predict, predict_moments
@@ -22,7 +21,6 @@ __all__ = [
     "RealPrediction",
     "StoredDraws",
     "load",
-    "mixture",
     "posterior_of",
     "predict",
     "predict_moments",
