@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         to_deterministic,
         to_sparse,
     )
-    from gossamer.prediction import load, predict, predict_moments
+    from gossamer.prediction import last_layer, load, predict, predict_moments, tempered
     from gossamer.train import fit
 
     __version__: str
@@ -43,6 +43,7 @@ __all__ = [
     "check_kl_scale",
     "fit",
     "kl_divergence",
+    "last_layer",
     "linear_warmup",
     "load",
     "parameter_groups",
@@ -50,6 +51,7 @@ __all__ = [
     "predict_moments",
     "sampling",
     "summary",
+    "tempered",
     "to_bayesian",
     "to_deterministic",
     "to_sparse",
@@ -68,7 +70,7 @@ _NAMES_BY_HOME = {
         "to_deterministic",
         "to_sparse",
     ),
-    "prediction": ("load", "predict", "predict_moments"),
+    "prediction": ("last_layer", "load", "predict", "predict_moments", "tempered"),
     "train": ("fit",),
 }
 _HOMES = {name: home for home, names in _NAMES_BY_HOME.items() for name in names}

@@ -5,6 +5,9 @@ The average over its samples or moments in one pass, each with its epistemic and
 
 from gossamer.prediction.archive import load
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
+from gossamer.prediction.finish.finish import Finish
+from gossamer.prediction.finish.fit import last_layer, tempered
+from gossamer.prediction.mixture import Mixture, mixture
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from gossamer.prediction.source import HasPosterior, posterior_of, predict, predict_moments
@@ -13,15 +16,20 @@ __all__ = [
     "Centre",
     "ClassPrediction",
     "Draws",
+    "Finish",
     "GaussianDraws",
     "HasPosterior",
+    "Mixture",
     "NoiseDraws",
     "Posterior",
     "Prediction",
     "RealPrediction",
     "StoredDraws",
+    "last_layer",
     "load",
+    "mixture",
     "posterior_of",
     "predict",
     "predict_moments",
+    "tempered",
 ]

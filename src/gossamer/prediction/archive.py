@@ -4,7 +4,8 @@
 
     header     __metadata__ = {"gossamer": text}; text is JSON: format, version, checksum, draws,
                states (name of a tensor in the network -> its key in the file), network (what the
-               conversion made of each layer), model, likelihood, preparation, about
+               conversion made of each layer), likelihood, preparation, about; in version 2 also
+               finish (temperature, last layer), or members (each as above) in place of draws
     tensors    "0", "1", ...: each distinct tensor once
 
 The checksum is the SHA-256 of the whole file with the digest's own digits as zeros, so that every
@@ -16,11 +17,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
@@ -29,12 +28,13 @@ from torch import Tensor, nn
 from gossamer.data import Preparation
 from gossamer.errors import CheckpointError, GossamerError, InvalidData, InvalidValue
 from gossamer.files import gossamer_version, write_whole
-from gossamer.likelihoods import LIKELIHOODS, Likelihood, make_likelihood
-from gossamer.models import build_model
-from gossamer.nn import restore_backends
-from gossamer.nn.replica import replicate
-from gossamer.nn.skeleton import backends, describe, skeleton
-from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
+from gossamer.prediction.stored import (
+    PLAIN_KEYS,
+    NeedsNetwork,
+    Tensors,
+    describe_posterior,
+    posterior_from,
+)
 
 if TYPE_CHECKING:
     from gossamer.prediction.posterior import Posterior
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 FILE_NAME = "posterior.safetensors"
 """What a finished run calls its posterior."""
 
-FORMAT, VERSION = "gossamer-posterior", 1
+FORMAT, PLAIN, VERSION = "gossamer-posterior", 1, 2
+"""Version 1 knows neither mixtures nor finishing steps; files without them stay readable to it."""
 
 _DIGITS = 64
 _BLANK = "sha256:" + "0" * _DIGITS
@@ -55,29 +56,14 @@ def save(posterior: Posterior, path: str | os.PathLike[str]) -> None:
         InvalidValue: Its likelihood, draws or ``about`` cannot be kept in a file.
         CheckpointError: The file could not be written.
     """
-    tensors = _Tensors()
-    likelihood = posterior.likelihood
-    if type(likelihood) is not LIKELIHOODS.get(likelihood.name):
-        raise InvalidValue(
-            "likelihood",
-            type(likelihood).__name__,
-            "is not one of Gossamer's, so that a file cannot name it",
-            "keep it yourself and predict with the networks",
-        )
-    draws, states = _describe_draws(posterior.draws, tensors)
+    tensors = Tensors()
+    body = describe_posterior(posterior, tensors)
     header = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": PLAIN if set(body) == PLAIN_KEYS else VERSION,
         "checksum": _BLANK,
         "gossamer": gossamer_version(),
-        "draws": draws,
-        "states": states,
-        "network": describe(posterior.draws.network),
-        "likelihood": {
-            "name": likelihood.name,
-            "options": likelihood.options(),
-            "state": tensors.keys_of(likelihood.state_dict()),
-        },
+        **body,
         "preparation": None if posterior.preparation is None else posterior.preparation.to_json(),
         "about": posterior.about,
     }
@@ -103,24 +89,14 @@ def load(path: str | os.PathLike[str], *, network: nn.Module | None = None) -> P
         InvalidValue: The file does not name its architecture, and ``network`` was not given.
         InvalidData: ``network`` is another architecture.
     """
-    from gossamer.prediction.posterior import Posterior  # which itself saves through this module
-
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
     header, tensors = _opened(file)
     try:
-        about = dict(header["about"])
-        plain = _architecture(file, about.get("model")) if network is None else network
-        template = skeleton(plain, header["network"])
-        states = [{n: tensors[key] for n, key in state.items()} for state in header["states"]]
-        first = replicate(template, states[-1])
-        _require_whole(first)
-        restore_backends(first, backends(header["network"]))
-        draws = _draws_of(header["draws"], first, states, tensors)
-        likelihood = _likelihood_of(header["likelihood"], tensors)
+        found = posterior_from(header, tensors, network, str(file))
         stored = header["preparation"]
-        preparation = None if stored is None else Preparation.from_json(stored)
-    except _NeedsNetwork:
+        found.preparation = None if stored is None else Preparation.from_json(stored)
+    except NeedsNetwork:
         raise
     except GossamerError as error:
         if network is not None:  # which may as well be the one that does not fit
@@ -128,105 +104,7 @@ def load(path: str | os.PathLike[str], *, network: nn.Module | None = None) -> P
         raise _damaged(file, str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from error
-    return Posterior(draws, likelihood, preparation, about)
-
-
-class _NeedsNetwork(InvalidValue):
-    """The caller has to bring the architecture."""
-
-
-class _Tensors:
-    """Tensors of a file, each distinct one once, whatever it is called."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Tensor] = {}
-        self._keys: dict[tuple[object, ...], str] = {}
-
-    def key_of(self, tensor: Tensor) -> str:
-        """The key of a tensor in the file."""
-        held = tensor.detach().cpu().contiguous()
-        content = held.view(-1).view(torch.uint8).numpy().data if held.numel() else b""
-        mark = (held.dtype, held.shape, hashlib.sha256(content).digest())
-        if mark not in self._keys:
-            self._keys[mark] = str(len(self.found))
-            self.found[self._keys[mark]] = held.clone()  # safetensors refuses shared memory
-        return self._keys[mark]
-
-    def keys_of(self, state: Mapping[str, Tensor]) -> dict[str, str]:
-        """The keys of a state."""
-        return {name: self.key_of(tensor) for name, tensor in state.items()}
-
-
-def _describe_draws(draws: Draws, tensors: _Tensors) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """What kind they are, and the states of their networks, the latest last."""
-    if isinstance(draws, NoiseDraws):
-        return {"kind": "noise"}, [tensors.keys_of(draws.network.state_dict())]
-    if isinstance(draws, StoredDraws):
-        indices = reversed(range(draws.max_samples))
-        return {"kind": "stored"}, [tensors.keys_of(draws.state(index)) for index in indices]
-    if isinstance(draws, GaussianDraws):
-        centres = [
-            {"name": c.name, "mean": tensors.key_of(c.mean), "rho": tensors.key_of(c.rho)}
-            for c in draws.centres
-        ]
-        # At the means: the parameters themselves hold the draw of the last training step.
-        state = {**draws.network.state_dict(), **{c.name: c.mean for c in draws.centres}}
-        about = {"kind": "gaussian", "alpha": draws.alpha, "centres": centres}
-        return about, [tensors.keys_of(state)]
-    raise InvalidValue(
-        "draws", type(draws).__name__, "cannot be kept in a file", "save their networks instead"
-    )
-
-
-def _draws_of(
-    about: Mapping[str, Any],
-    network: nn.Module,
-    states: list[dict[str, Tensor]],
-    tensors: Mapping[str, Tensor],
-) -> Draws:
-    makers: dict[str, Callable[[], Draws]] = {
-        "noise": lambda: NoiseDraws(network),
-        "stored": lambda: StoredDraws(network, states),
-        "gaussian": lambda: GaussianDraws(
-            network,
-            [
-                Centre(str(c["name"]), tensors[c["mean"]], tensors[c["rho"]])
-                for c in about["centres"]
-            ],
-            float(about["alpha"]),
-        ),
-    }
-    return makers[about["kind"]]()
-
-
-def _likelihood_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Likelihood:
-    likelihood = make_likelihood(str(about["name"]), **about["options"])
-    likelihood.load_state_dict({name: tensors[key] for name, key in about["state"].items()})
-    return likelihood
-
-
-def _architecture(file: Path, model: Mapping[str, Any] | None) -> nn.Module:
-    """The torch network that a file names, without values."""
-    if model is None:
-        raise _NeedsNetwork(
-            "network",
-            str(file),
-            "holds a network that Gossamer cannot build by itself",
-            "give the torch architecture: load(path, network=...)",
-        )
-    with torch.device("meta"):
-        return build_model(
-            str(model["name"]),
-            input_shape=model["input_shape"],
-            output_size=model["output_size"],
-            **model["options"],
-        )
-
-
-def _require_whole(network: nn.Module) -> None:
-    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
-        if tensor.is_meta:
-            raise InvalidData(name, None, "is not in the file")
+    return found
 
 
 def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -252,11 +130,11 @@ def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     place = 8 + raw.find(stated.encode())
     if place < 8 or _digest(content, place) != stated:
         raise _damaged(file, "its content does not match its checksum")
-    if header["version"] != VERSION:
+    if header["version"] not in (PLAIN, VERSION):
         raise CheckpointError(
             "posterior",
             str(file),
-            f"has format version {header['version']}, this Gossamer reads {VERSION}",
+            f"has format version {header['version']}, this Gossamer reads {PLAIN} and {VERSION}",
             "use the Gossamer that wrote it",
         )
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -89,7 +90,11 @@ def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
 
 
 def merge(parts: list[Prediction]) -> Prediction:
-    """Predictions of the same rows by several posteriors as one: their even mixture."""
+    """Predictions of the same rows by several posteriors as one: their even mixture.
+
+    Samples are dealt out in turn: sample s is one of posterior s mod M. Posteriors count alike: one
+    with fewer samples shows each of them more often.
+    """
     first = parts[0]
     if isinstance(first, ClassPrediction):
         found = [p for p in parts if isinstance(p, ClassPrediction)]
@@ -100,19 +105,21 @@ def merge(parts: list[Prediction]) -> Prediction:
         return ClassPrediction(
             probs=probs,
             entropy=entropy,
+            # Jensen makes the difference non-negative; rounding may not.
             mutual_information=(entropy - expected).clamp(min=0.0),
             energy=torch.stack([p.energy for p in found]).mean(0),
-            samples=torch.cat(samples) if len(samples) == len(found) else None,
+            samples=_in_turn(samples) if len(samples) == len(found) else None,
         )
     reals = [p for p in parts if isinstance(p, RealPrediction)]
-    most = max(len(p.samples) for p in reals)
-    # Posteriors count alike: one with fewer samples shows each of them more often.
-    shown = [torch.arange(most) % len(p.samples) for p in reals]
-    return real_prediction(
-        torch.cat([p.samples[rows] for p, rows in zip(reals, shown, strict=True)]),
-        torch.cat([p.noise[rows] for p, rows in zip(reals, shown, strict=True)]),
-        counts=first.counts,
-    )
+    means, noise = _in_turn([p.samples for p in reals]), _in_turn([p.noise for p in reals])
+    return real_prediction(means, noise, counts=first.counts)
+
+
+def _in_turn(samples: list[Tensor]) -> Tensor:
+    """Samples ``[S_m, ...]`` of M posteriors as ``[M · S, ...]``, S a multiple of every S_m."""
+    most = math.lcm(*(len(one) for one in samples))
+    shown = [one.repeat(most // len(one), *(1,) * (one.dim() - 1)) for one in samples]
+    return torch.stack(shown, 1).flatten(0, 1)
 
 
 def _probability_dtype(outputs: Tensor) -> torch.dtype:

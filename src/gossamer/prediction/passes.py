@@ -7,7 +7,7 @@ for all of them, and at batch 1 samples fill the lanes that rows would leave emp
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
 import torch
@@ -56,6 +56,15 @@ _LANES = 16
 """Of the widest vectors: samples of a pass under weight noise, if there are as many."""
 
 
+Call = Callable[[nn.Module, Tensor], Tensor]
+
+
+def plain_call(network: nn.Module, rows: Tensor) -> Tensor:
+    """The network's own outputs."""
+    output: Tensor = network(rows)
+    return output
+
+
 class Passes:
     """Outputs of all samples, block by block.
 
@@ -64,10 +73,14 @@ class Passes:
         num_samples: S.
         noise: ``weight`` or ``local``.
         seed: Fixes all noise.
+        call: Runs a network on rows; a finishing step may read more than the outputs.
     """
 
-    def __init__(self, draws: Draws, num_samples: int, noise: Noise, seed: int) -> None:
+    def __init__(
+        self, draws: Draws, num_samples: int, noise: Noise, seed: int, call: Call = plain_call
+    ) -> None:
         self.draws, self.num_samples, self.noise, self.seed = draws, num_samples, noise, seed
+        self.call = call
         self.rows_meet = rows_meet_in(draws.network)
         self.may_share = draws.by_noise and not self.rows_meet
 
@@ -164,10 +177,9 @@ class Passes:
     def _run(self, network: nn.Module, rows: Tensor) -> Tensor:
         parts = passes_of(rows, rows_meet=self.rows_meet)
         if len(parts) == 1:
-            output: Tensor = network(rows)
-            return output
+            return self.call(network, rows)
         with holding_draws(network):
-            return torch.cat([network(part) for part in parts])
+            return torch.cat([self.call(network, part) for part in parts])
 
     def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
         assert isinstance(self.draws, NoiseDraws)
@@ -177,7 +189,7 @@ class Passes:
         repeated = rows.expand(len(seeds), *rows.shape).flatten(0, 1)
         count = repeated.shape[0]
         with self.draws.together(seeds=seeds, rows=count, noise=self.noise) as network:
-            output: Tensor = network(repeated)
+            output = self.call(network, repeated)
         if output.dim() == 0 or output.shape[0] != count:
             raise NeedsOwnPass("output shape", tuple(output.shape), f"must have {count} rows")
         return output.reshape(len(seeds), -1, *output.shape[1:])

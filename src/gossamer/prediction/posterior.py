@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,9 @@ from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.likelihoods import Likelihood
 from gossamer.nn import Noise, summary
 from gossamer.prediction.archive import save
-from gossamer.prediction.combine import combine, join
+from gossamer.prediction.combine import join
 from gossamer.prediction.draws import Draws, NoiseDraws, on_device, own_copy
+from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finite import require_finite_answer
 from gossamer.prediction.moments.predict import moments_of
 from gossamer.prediction.passes import ROW_BLOCK, Passes
@@ -42,6 +43,8 @@ class Posterior:
         about: What else is worth keeping, as JSON values: ``model`` (name, input_shape,
             output_size, options of ``gossamer.models.build_model``) lets an archive be loaded
             without the network; ``num_samples`` and ``seed`` are the defaults of tables.
+        finish: What held-out rows taught beyond the networks: a temperature, a Gaussian last layer
+            (``gossamer.tempered``, ``gossamer.last_layer``).
     """
 
     def __init__(
@@ -50,11 +53,13 @@ class Posterior:
         likelihood: Likelihood,
         preparation: Preparation | None = None,
         about: Mapping[str, Any] | None = None,
+        finish: Finish | None = None,
     ) -> None:
         self.draws = draws
         self.likelihood = likelihood
         self.preparation = preparation
         self.about: dict[str, Any] = dict(about or {})
+        self.finish = Finish() if finish is None else finish
 
     @property
     def max_samples(self) -> int | None:
@@ -92,16 +97,27 @@ class Posterior:
         _require_rows(x)
         if self.max_samples is not None:
             num_samples = min(num_samples, self.max_samples)
-        passes = Passes(self.draws, num_samples, noise, seed)
-        parts = []
         with torch.no_grad():
-            for block, outputs in enumerate(passes.blocks(x)):
-                part = combine(self.likelihood, outputs)
-                first = block * ROW_BLOCK
-                rows = x[first : first + ROW_BLOCK]
-                require_finite_answer(part, first, partial(passes.blame, rows, block))
-                parts.append(part if keep_samples else join([part], keep_samples=False))
+            parts = [
+                part if keep_samples else join([part], keep_samples=False)
+                for part in self.blocks(x, num_samples, noise, seed)
+            ]
         return join(parts, keep_samples=keep_samples)
+
+    def blocks(
+        self, x: Tensor, num_samples: int, noise: Noise, seed: int, temperature: float = 1.0
+    ) -> Iterator[Prediction]:
+        """The prediction of every block of ``ROW_BLOCK`` rows, with its samples.
+
+        Arguments are as in ``predict``, which has checked them; ``temperature`` is a further one.
+        """
+        passes = Passes(self.draws, num_samples, noise, seed, self.finish.run)
+        for block, outputs in enumerate(passes.blocks(x)):
+            part = self.finish.prediction(self.likelihood, outputs, temperature)
+            first = block * ROW_BLOCK
+            rows = x[first : first + ROW_BLOCK]
+            require_finite_answer(part, first, partial(passes.blame, rows, block))
+            yield part
 
     def predict_moments(self, x: Tensor, *, keep_samples: bool = False) -> Prediction:
         """The predictive distribution of every row of ``x``, approximately and in one pass.
@@ -127,6 +143,10 @@ class Posterior:
                 without a rule; the message names it.
         """
         _require_rows(x)
+        return self.moments(x, keep_samples=keep_samples)
+
+    def moments(self, x: Tensor, *, keep_samples: bool, temperature: float = 1.0) -> Prediction:
+        """What ``predict_moments`` gives, at a further temperature."""
         if not isinstance(self.draws, NoiseDraws):
             raise InvalidValue(
                 "posterior",
@@ -134,7 +154,18 @@ class Posterior:
                 "has no Gaussian posterior in its layers",
                 "use predict",
             )
-        return moments_of(self.draws, self.likelihood, x, keep_samples=keep_samples)
+        if self.finish.head is not None:
+            raise InvalidValue(
+                "posterior",
+                None,
+                "has a Gaussian last layer, which moments would leave out",
+                "use predict",
+            )
+
+        def read(outputs: Tensor) -> Prediction:
+            return self.finish.prediction(self.likelihood, outputs, temperature)
+
+        return moments_of(self.draws, read, x, keep_samples=keep_samples)
 
     def predict_table(
         self,
@@ -198,14 +229,12 @@ class Posterior:
 
     def frozen(self) -> Posterior:
         """The same posterior over tensors of its own, which nobody trains on."""
-        return self._moved(self.draws.moved(_clone, own_copy))
+        return self.moved(_clone, own_copy)
 
     def to(self, device: str | torch.device) -> Posterior:
         """A copy on another device; off the CPU its layers run on the masked backend."""
         target = torch.device(device)
-        moved = self._moved(
-            self.draws.moved(lambda t: t.detach().to(target, copy=True), partial(_place, target))
-        )
+        moved = self.moved(lambda t: t.detach().to(target, copy=True), partial(_place, target))
         moved.likelihood.to(target)
         return moved
 
@@ -218,10 +247,23 @@ class Posterior:
         """
         save(self, path)
 
-    def _moved(self, draws: Draws) -> Posterior:
+    def moved(
+        self, move: Callable[[Tensor], Tensor], place: Callable[[nn.Module], nn.Module]
+    ) -> Posterior:
+        """A copy: ``move`` gives every tensor's, ``place`` every network's and the likelihood's."""
         likelihood = own_copy(self.likelihood)
         assert isinstance(likelihood, Likelihood)
-        return Posterior(draws, likelihood, self.preparation, self.about)
+        draws, finish = self.draws.moved(move, place), self.finish.moved(move)
+        return Posterior(draws, likelihood, self.preparation, self.about, finish)
+
+    def finished(self, finish: Finish) -> Posterior:
+        """The same posterior over the same tensors, with another finishing step."""
+        return Posterior(self.draws, self.likelihood, self.preparation, self.about, finish)
+
+    @property
+    def finish_figures(self) -> dict[str, float]:
+        """``temperature`` and ``last_layer_scale``, as far as there are any."""
+        return self.finish.figures
 
     def __repr__(self) -> str:
         count = "any number of" if self.max_samples is None else self.max_samples

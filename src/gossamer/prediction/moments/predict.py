@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from gossamer.likelihoods import Likelihood
-from gossamer.prediction.combine import combine, join
+from gossamer.prediction.combine import join
 from gossamer.prediction.draws import NoiseDraws
 from gossamer.prediction.finite import blame, require_finite_answer
 from gossamer.prediction.moments.propagate import propagate, record
@@ -29,13 +28,13 @@ _MOST_VALUES = 1 << 22
 
 
 def moments_of(
-    draws: NoiseDraws, likelihood: Likelihood, x: Tensor, *, keep_samples: bool
+    draws: NoiseDraws, read: Callable[[Tensor], Prediction], x: Tensor, *, keep_samples: bool
 ) -> Prediction:
     """See ``Posterior.predict_moments``, which asks for it.
 
     Args:
         draws: Of a network whose layers' noise is all that samples differ by.
-        likelihood: How outputs are read.
+        read: From outputs ``[S, B, ...]`` to a prediction.
         x: Inputs ``[B, ...]``.
         keep_samples: For classes: keep the probabilities at the fixed points.
     """
@@ -45,7 +44,7 @@ def moments_of(
         first = 0
         for rows in (p for b in torch.split(x, ROW_BLOCK) for p in passes_of(b, rows_meet=meet)):
             for outputs in _outputs(propagate(recorded, rows)):
-                part = combine(likelihood, outputs)
+                part = read(outputs)
                 require_finite_answer(part, first, partial(blame, network, rows))
                 parts.append(part if keep_samples else join([part], keep_samples=False))
                 first += outputs.shape[1]

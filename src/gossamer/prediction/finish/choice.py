@@ -1,0 +1,136 @@
+"""What held-out rows decide: a temperature, and with it the scale of a last layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+COLDEST, HOTTEST = 0.05, 20.0
+"""Temperatures that are looked at."""
+
+SCALES = (0.0, *(2.0**step for step in range(-10, 3)))
+"""Scales c that are looked at: none, and 0.001 to 4 in steps of 2, which is 1.4 of a deviation."""
+
+_WORSE = 4.0
+"""Standard errors above the best at which the search goes no further up."""
+
+_GOLDEN = 0.5 * (3.0 - math.sqrt(5.0))
+
+
+class Loss(Protocol):
+    """Negative log-likelihood of every held-out row."""
+
+    def rows(self, temperature: float) -> Tensor:
+        """Of the averaged prediction at a temperature, ``[n]``."""
+        ...
+
+
+def best_temperature(loss: Loss, around: float | None = None) -> float:
+    """The temperature of the lowest mean loss, to 1e-6 of itself; bounded.
+
+    Args:
+        loss: Of held-out rows.
+        around: A guess that is likely to be near: then to 2e-3 only.
+    """
+
+    def mean(log_temperature: float) -> float:
+        return float(loss.rows(math.exp(log_temperature)).mean())
+
+    low, high = math.log(COLDEST), math.log(HOTTEST)
+    if around is not None:
+        near = math.log(around)
+        found = minimise(mean, max(low, near - 0.3), min(high, near + 0.3), 2e-3)
+        if abs(found - near) < 0.28:
+            return math.exp(found)
+    return math.exp(minimise_over(mean, low, high, parts=12))
+
+
+def best_scale(loss_at: Callable[[float], Loss], tolerance: float) -> float:
+    """The scale of a last layer, the temperature refined for each.
+
+    The lowest mean loss is that of some c. Held-out rows cannot tell it from others whose losses,
+    row by row, differ by less than their standard error. Of those the largest is taken, because a
+    wider last layer knows foreign inputs better; but none whose loss is above that of scale 0,
+    which is temperature scaling alone: what does not pay on known inputs is not put on.
+
+    Args:
+        loss_at: The loss at a scale.
+        tolerance: Standard errors within which losses count as alike; 0 takes the lowest.
+    """
+    losses: dict[float, Tensor] = {}
+    near: float | None = None
+    best = SCALES[0]
+    for scale in SCALES:
+        loss = loss_at(scale)
+        near = best_temperature(loss, near)
+        losses[scale] = loss.rows(near).double()
+        if losses[scale].mean() < losses[best].mean():
+            best = scale
+        elif _excess(losses[scale], losses[best]) > max(_WORSE, tolerance):
+            break
+    alone = losses[0.0].mean()
+    return max(
+        scale
+        for scale, rows in losses.items()
+        if scale == best or (_excess(rows, losses[best]) <= tolerance and rows.mean() <= alone)
+    )
+
+
+def _excess(rows: Tensor, best: Tensor) -> float:
+    """How far the mean of ``rows`` is above that of ``best``, in standard errors, row by row."""
+    difference = rows - best
+    error = float(difference.std()) / math.sqrt(len(rows))
+    mean = float(difference.mean())
+    return mean / error if error > 0.0 else (math.inf if mean > 0.0 else 0.0)
+
+
+def minimise_over(f: Callable[[float], float], low: float, high: float, *, parts: int) -> float:
+    """The minimum of ``f`` next to the lowest of ``parts`` + 1 even points, to 1e-6."""
+    points = [low + (high - low) * number / parts for number in range(parts + 1)]
+    values = [f(point) for point in points]
+    place = min(range(len(points)), key=values.__getitem__)
+    found = minimise(f, points[max(0, place - 1)], points[min(parts, place + 1)], 1e-6)
+    return found if f(found) < values[place] else points[place]
+
+
+def minimise(f: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    """The minimum of a function with one valley between two points, by Brent's method.
+
+    Parabolas through the three lowest points, golden sections where those do not help.
+    """
+    best = second = third = low + _GOLDEN * (high - low)
+    f_best = f_second = f_third = f(best)
+    step = before = 0.0
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        if abs(best - middle) <= 2.0 * tolerance - 0.5 * (high - low):
+            break
+        r = (best - second) * (f_best - f_third)
+        q = (best - third) * (f_best - f_second)
+        p = (best - third) * q - (best - second) * r
+        q = 2.0 * (q - r)
+        p, q = (-p, q) if q > 0.0 else (p, -q)
+        before, last = step, before
+        if abs(p) < abs(0.5 * q * last) and q * (low - best) < p < q * (high - best):
+            step = p / q
+            if best + step - low < 2.0 * tolerance or high - best - step < 2.0 * tolerance:
+                step = math.copysign(tolerance, middle - best)
+        else:
+            before = (high if best < middle else low) - best
+            step = _GOLDEN * before
+        point = best + (step if abs(step) >= tolerance else math.copysign(tolerance, step))
+        value = f(point)
+        if value <= f_best:
+            low, high = (low, best) if point < best else (best, high)
+            second, third, best = best, second, point
+            f_second, f_third, f_best = f_best, f_second, value
+        else:
+            low, high = (point, high) if point < best else (low, point)
+            if value <= f_second or second == best:
+                second, third, f_second, f_third = point, second, value, f_second
+            elif value <= f_third or third in (best, second):
+                third, f_third = point, value
+    return best

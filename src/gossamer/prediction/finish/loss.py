@@ -1,0 +1,109 @@
+"""Losses of held-out rows as functions of a temperature and of the scale of a last layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gossamer.likelihoods import Bernoulli, Likelihood
+from gossamer.prediction.finish.finish import Finish, widened
+from gossamer.prediction.finish.heads import POINTS, ClassHead
+from gossamer.prediction.prediction import RealPrediction
+
+_MOST_VALUES = 1 << 22
+"""Logits at all points that exist at a time, unless one row has more."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelLoss:
+    """Of classes: −log of the probability of the label, averaged over all samples of all members.
+
+    Attributes:
+        likelihood: Categorical or Bernoulli.
+        members: Of each its finishing step and what its networks gave for it, ``[S, n, ...]``.
+        target: Labels ``[n, ...]``.
+        dtype: In which it is computed.
+    """
+
+    likelihood: Likelihood
+    members: Sequence[tuple[Finish, Tensor]]
+    target: Tensor
+    dtype: torch.dtype = torch.float64
+
+    def check(self) -> None:
+        """Raise where labels do not fit the outputs."""
+        finish, outputs = self.members[0]
+        columns = outputs.shape[2] // 2 if isinstance(finish.head, ClassHead) else None
+        one = outputs[0] if columns is None else outputs[0, :, :columns]
+        self.likelihood.log_lik(one, self.target)
+
+    def at(self, scale: float) -> LabelLoss:
+        """The same with another scale of all last layers."""
+        members = []
+        for finish, outputs in self.members:
+            assert isinstance(finish.head, ClassHead)
+            head = replace(finish.head, scale=scale)
+            members.append((replace(finish, head=head), outputs))
+        return replace(self, members=members)
+
+    def rows(self, temperature: float) -> Tensor:
+        """See ``Loss.rows``; the mean over positions where a row has several."""
+        _, outputs = self.members[0]
+        per_row = max(POINTS, outputs.shape[0]) * max(1, outputs[0, :1].numel())
+        at_once = max(1, _MOST_VALUES // per_row)
+        count = len(self.target)
+        return torch.cat(
+            [
+                self._part(slice(first, first + at_once), temperature)
+                for first in range(0, count, at_once)
+            ]
+        )
+
+    def _part(self, rows: slice, temperature: float) -> Tensor:
+        found = [
+            self._log_prob(finish, outputs[:, rows], self.target[rows], temperature)
+            for finish, outputs in self.members
+        ]
+        average = torch.stack(found).logsumexp(0) - math.log(len(found))
+        return -(average.flatten(1).mean(1) if average.dim() > 1 else average)
+
+    def _log_prob(
+        self, finish: Finish, outputs: Tensor, target: Tensor, temperature: float
+    ) -> Tensor:
+        logits = outputs.to(self.dtype)
+        if isinstance(finish.head, ClassHead):
+            logits = finish.head.spread(logits)
+        logits = logits / (temperature * finish.temperature)
+        if isinstance(self.likelihood, Bernoulli):
+            logit = logits.reshape(*logits.shape[:2], 1)
+            logits = torch.cat([torch.zeros_like(logit), logit], 2)
+            target = target.reshape(-1)
+        index = target.long().unsqueeze(1).expand(len(logits), *target.unsqueeze(1).shape)
+        chosen = logits.gather(2, index).squeeze(2) - logits.logsumexp(2)
+        return chosen.logsumexp(0) - math.log(len(logits))
+
+
+@dataclass(frozen=True, eq=False)
+class RealLoss:
+    """Of real targets: −log density of the mixture of all samples, widened by the temperature.
+
+    Attributes:
+        prediction: Of the held-out rows, at temperature 1.
+        target: ``[n]`` or ``[n, D]``.
+    """
+
+    prediction: RealPrediction
+    target: Tensor
+
+    def rows(self, temperature: float) -> Tensor:
+        """See ``Loss.rows``."""
+        found = widened(self.prediction, temperature)
+        means, noise = found.samples.double(), found.noise.double()
+        z = (self.target.double().reshape(means.shape[1:]) - means) / noise
+        density = -0.5 * z.square() - noise.log() - 0.5 * math.log(2.0 * math.pi)
+        density = density.flatten(2).sum(2) if density.dim() > 2 else density
+        return math.log(len(density)) - density.logsumexp(0)
