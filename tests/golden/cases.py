@@ -141,6 +141,13 @@ JOINT = [
     _swapping("ssvi", "mlp", "cycles", members=2, harvest="cycles", case={"moments": False}),
 ]
 
+MC_DROPOUT = [
+    Case("mc_dropout", "mlp", "default", **MAIN),
+    Case("mc_dropout", "mlp", "all", {"layers": "all", "rate": 0.3, "sparsity": 0.6}),
+    Case("mc_dropout", "conv", "default", moments=False),
+    Case("mc_dropout", "shared", "default"),
+]
+
 FOLDER = "a folder"
 """Stands for one that is made for the case and removed after it."""
 
@@ -206,7 +213,10 @@ EM_MCMC = [
     Case("em_mcmc", "mlp", "paper", {"preset": "paper", "cycles": 2}),
 ]
 
-METHOD_CASES = [*SSVI, *DENSE_VI, *RIGL, *NGVI, *SGD, *JOINT, *CHAINS, *EM_MCMC]
+METHOD_CASES = [
+    *(*SSVI, *DENSE_VI, *RIGL, *NGVI, *SGD, *JOINT, *MC_DROPOUT),
+    *(*CHAINS, *EM_MCMC),
+]
 
 LOOPS = {
     "adam": ("Adam", {}),

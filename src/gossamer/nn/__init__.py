@@ -18,6 +18,7 @@ from gossamer.nn.conv import (
 )
 from gossamer.nn.convert import to_bayesian, to_deterministic, to_sparse
 from gossamer.nn.cost import Summary, summary
+from gossamer.nn.dropout import UnitDropout, drop_inputs, dropout_of
 from gossamer.nn.linear import BayesianLinear, SparseLinear
 from gossamer.nn.moving import adopt, move, move_parameter, require_movable, state_on
 from gossamer.nn.seeding import at_mean, holding_draws, sampling, sampling_together
@@ -66,10 +67,13 @@ __all__ = [
     "Stochastic",
     "StochasticModule",
     "Summary",
+    "UnitDropout",
     "Vector",
     "Weight",
     "adopt",
     "at_mean",
+    "drop_inputs",
+    "dropout_of",
     "holding_draws",
     "is_stochastic",
     "kl_divergence",

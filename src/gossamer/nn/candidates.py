@@ -183,6 +183,13 @@ def reader_of(model: nn.Module, name: str) -> str | None:
     return None
 
 
+def reads_weight(model: nn.Module, name: str) -> bool:
+    """Whether the parent of a layer never calls it, in whatever mode: hooks would not run."""
+    parent_name, _, child = name.rpartition(".")
+    parent = model.get_submodule(parent_name) if name else None
+    return isinstance(parent, nn.MultiheadAttention) and child == "out_proj"
+
+
 def _owns(module: nn.Module, weight: nn.Parameter) -> bool:
     return any(p is weight for p in module._parameters.values())
 

@@ -19,6 +19,7 @@ from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import SparseLayer
 from gossamer.nn.batchnorm import use_native_batchnorm, use_torch_batchnorm
 from gossamer.nn.candidates import Candidate, Pattern, dense_twin_of, find_candidates, twin_of
+from gossamer.nn.dropout import forget_dropout
 from gossamer.nn.measure import forget_measurement, measure_at_first_use
 from gossamer.nn.prior import (
     POSTERIOR_SHARE,
@@ -301,6 +302,7 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
     dense.register_parameter("weight", weights[id(leading)])
     dense.register_parameter("bias", layer.bias)
     forget_measurement(layer)
+    forget_dropout(layer)
     move_hooks(layer, dense)
     return dense.train(layer.training)
 

@@ -19,6 +19,7 @@ from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import BayesianLayer, SparseLayer
 from gossamer.nn.batchnorm import NativeBatchNorm, use_native_batchnorm
 from gossamer.nn.candidates import twin_of
+from gossamer.nn.dropout import attach_dropout, dropout_of
 from gossamer.nn.replica import replicate
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, weights_of
 
@@ -36,12 +37,18 @@ def describe(network: nn.Module) -> dict[str, Any]:
             "prior": _described(layer),
             "draws_weights": layer.draws_weights,
             "backend": layer.backend.name,
+            "dropout": _rate_of(layer),
         }
         for number, weight in enumerate(weights_of(network))
         for layer in weight.layers
     ]
     is_native = any(isinstance(m, NativeBatchNorm) for m in network.modules())
     return {"layers": layers, "native_batchnorm": is_native}
+
+
+def _rate_of(layer: SparseLayer) -> float | None:
+    dropout = dropout_of(layer)
+    return None if dropout is None else dropout.rate
 
 
 def _described(layer: SparseLayer) -> dict[str, Any] | None:
@@ -64,14 +71,20 @@ def skeleton(plain: nn.Module, described: Mapping[str, Any]) -> nn.Module:
     """
     network = replicate(plain)
     shared: dict[int, dict[str, nn.Parameter]] = {}
+    dropped: dict[int, tuple[float, list[SparseLayer]]] = {}
     for about in described["layers"]:
         first, *_ = about["names"]
         layer = _layer(first, _at(network, first), about)
         known = shared.setdefault(int(about["weight"]), {})
         for vector in layer.vectors:
             layer.register_parameter(vector.name, known.setdefault(vector.name, vector.parameter))
+        rate = about.get("dropout")  # files from before it have none
+        if rate is not None:
+            dropped.setdefault(int(about["weight"]), (float(rate), []))[1].append(layer)
         for name in about["names"]:
             network = _put(network, name, layer)
+    for rate, layers in dropped.values():
+        attach_dropout(layers, rate)
     if described["native_batchnorm"]:
         use_native_batchnorm(network)
     link_adjacent(network)

@@ -15,6 +15,7 @@ from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import BayesianLayer, SparseLayer
 from gossamer.nn.candidates import bayesian_twin_of
 from gossamer.nn.convert import move_hooks
+from gossamer.nn.dropout import carry_dropout
 from gossamer.nn.replica import replicate
 from gossamer.nn.walk import weights_of
 
@@ -66,6 +67,7 @@ def _twin(layer: SparseLayer, mean: Tensor, std: Tensor, prior_std: float) -> Ba
         draws_weights=layer.draws_weights,
     )
     move_hooks(layer, twin)
+    carry_dropout(layer, twin)
     return twin.train(layer.training)
 
 

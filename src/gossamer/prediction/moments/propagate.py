@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from gossamer.errors import InvalidValue
-from gossamer.nn import NativeBatchNorm, is_stochastic
+from gossamer.nn import NativeBatchNorm, dropout_of, is_stochastic
 from gossamer.prediction.moments.rules import RULES, Moments, rule_of
 
 _MODULES: dict[Callable[..., Any], type[nn.Module]] = {
@@ -134,7 +134,8 @@ class _Carrier(fx.Interpreter):
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By the module's rule."""
         module = self.fetch_attr(target)
-        if not (_is_random(args, kwargs) or is_stochastic(module)):
+        draws = is_stochastic(module) or dropout_of(module) is not None
+        if not (_is_random(args, kwargs) or draws):
             return module(*args, **kwargs)
         rule = rule_of(module)
         takes_more = isinstance(module, NativeBatchNorm)

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from gossamer.core.rectified import max_moments, relu_moments, smooth_moments
 from gossamer.errors import InvalidValue
-from gossamer.nn import NativeBatchNorm, SparseLayer
+from gossamer.nn import NativeBatchNorm, SparseLayer, UnitDropout, dropout_of
 
 
 class Moments:
@@ -60,6 +60,8 @@ class Rectified(Moments):
 
 def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
     """W x + b with W and x independent: μ m + b and μ² v + σ² (m² + v), in O(nnz)."""
+    dropout = dropout_of(layer)
+    x = x if dropout is None else dropout_rule(dropout, x)
     backend, pattern, layout = layer.backend, layer.pattern, layer.layout
     mean = layer.leading()
     spread_of_weights = layer.weight_variance
@@ -77,6 +79,20 @@ def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
         square = mean.square() + variance
         spread = spread + backend.product(x.variance, square, pattern, layout, None, None)
     return Moments(centre, spread)
+
+
+def dropout_rule(module: UnitDropout, x: Moments | Tensor) -> Moments:
+    """Of x b/(1-p) with b ~ Bernoulli(1-p): m and (v + p m²)/(1-p), exact for a unit."""
+    if module.axis != -1:
+        raise InvalidValue(
+            "dropout",
+            None,
+            "of channels makes all pixels of one random together, for which there is no rule",
+            "use predict",
+        )
+    y = _random(x)
+    spread = (y.variance + module.rate * y.mean.square()) / (1.0 - module.rate)
+    return Moments(y.mean, spread)
 
 
 def dense_rule(module: nn.Module, x: Moments) -> Moments:
@@ -214,6 +230,7 @@ RULES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.BatchNorm2d: batch_norm_rule,
     nn.BatchNorm3d: batch_norm_rule,
     NativeBatchNorm: native_batch_norm_rule,
+    UnitDropout: dropout_rule,
     nn.ReLU: relu_rule,
     nn.GELU: smooth_rule,
     nn.SiLU: smooth_rule,
