@@ -1,6 +1,7 @@
 """What every method must do. Parametrised by the table, so a new row joins by itself.
 
-Three methods of the test's own (``throwaway``) run through all of it too: what they do a new method
+Methods of the package run again with options that change their posterior (``variants``), and three
+methods of the test's own (``throwaway``) run through all of it too: what they do a new method
 may do without touching the package.
 """
 
@@ -16,12 +17,13 @@ from torch import nn
 
 import gossamer as gs
 from contract.throwaway import MOVES_BUDGET, THROWAWAY, Gate, gated_parts
+from contract.variants import VARIANTS
 from gossamer.errors import InvalidData, InvalidValue, NonFinite
 from gossamer.inference import METHODS, Batch, SwapInfo
 from gossamer.nn import at_mean, sparse_layers, stochastic_modules
 from reference.method_runs import CONVERTIBLE, build, clusters, has, network, run
 
-ENTRIES = {**METHODS, **THROWAWAY}
+ENTRIES = {**METHODS, **VARIANTS, **THROWAWAY}
 every_method = pytest.mark.parametrize("name", ENTRIES)
 
 
