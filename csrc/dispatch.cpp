@@ -120,6 +120,16 @@ GS_API int gs_posterior(int dtype, const GsPosterior* p, double* sum, int thread
   });
 }
 
+GS_API int gs_second_moment(int dtype, int64_t count, const void* mean, const void* raw, double* sum,
+                            int threads) {
+  GsPosterior call{};
+  call.task = GS_SECOND_MOMENT;
+  call.count = count;
+  call.mean = mean;
+  call.raw = raw;
+  return gs_posterior(dtype, &call, sum, threads);
+}
+
 GS_API int gs_batchnorm(int dtype, const GsBatchNorm* b, int threads) {
   return gs::guarded([&] { gs::isa().batchnorm(dtype, *b, threads); });
 }

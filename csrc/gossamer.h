@@ -124,7 +124,8 @@ GS_API int gs_normal_at(int dtype, uint64_t seed, const int64_t* counters, int64
 //   GS_VARIANCE           variance[i] = softplus(raw[i])^2
 //   GS_VARIANCE_BACKWARD  raw_grad[i] = dvariance[i] * 2 softplus(raw[i]) sigmoid(raw[i])
 //   GS_KL                 *sum = sum of the KL divergences; unless null, raw_grad: its gradient
-enum GsPosteriorTask { GS_VARIANCE, GS_VARIANCE_BACKWARD, GS_KL };
+//   GS_SECOND_MOMENT      *sum = sum of mean[i]^2 + softplus(raw[i])^2
+enum GsPosteriorTask { GS_VARIANCE, GS_VARIANCE_BACKWARD, GS_KL, GS_SECOND_MOMENT };
 struct GsPosterior {
   int64_t task;
   int64_t count;
@@ -136,6 +137,9 @@ struct GsPosterior {
   double prior;
 };
 GS_API int gs_posterior(int dtype, const GsPosterior*, double* sum, int threads);
+// GS_SECOND_MOMENT under a name of its own, so that a library without the task is told from this one.
+GS_API int gs_second_moment(int dtype, int64_t count, const void* mean, const void* raw, double* sum,
+                            int threads);
 
 // Batch normalisation of contiguous x [batch][channels][size], and what follows it in residual
 // networks: y = normalised x (+ residual, unless null), rectified if `relu`.

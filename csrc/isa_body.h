@@ -65,6 +65,8 @@ double posterior(int dtype, const GsPosterior& p) {
       case GS_VARIANCE_BACKWARD:
         variances_backward(p.count, raw, static_cast<const T*>(p.dvariance), raw_grad);
         return 0.0;
+      case GS_SECOND_MOMENT:
+        return second_moment(p.count, mean, raw);
       default:
         return kl(p.count, mean, raw, p.prior, raw_grad);
     }

@@ -102,6 +102,22 @@ void variances_backward(int64_t n, const T* raw, const T* gradient, T* raw_grad)
   }
 }
 
+// Sum of mean^2 + std^2: what the scale of an empirical prior is made of.
+template <class T>
+double second_moment(int64_t n, const T* mean, const T* raw) {
+  Doubles sum = {};
+  for (int64_t i = 0; i < n; i += DOUBLES) {
+    const Doubles std = std_of<T>(load_doubles(raw + i, n - i)).value;
+    const Doubles m = load_doubles(mean + i, n - i);
+    Doubles one = m * m + std * std;
+    for (int64_t lane = n - i; lane < DOUBLES; ++lane) one[lane] = 0.0;
+    sum += one;
+  }
+  double total = 0.0;
+  for (int lane = 0; lane < DOUBLES; ++lane) total += sum[lane];
+  return total;
+}
+
 // Sum of KL(N(mean, std^2) || N(0, prior^2)) = (t^2 - 1) / 2 - ln t + (mean / prior)^2 / 2 with
 // t = std / prior. What cancels near t = 1 is beyond the digits of a double sum. And, unless null, the
 // gradient of the raw parameters (that of the means is mean / prior^2).

@@ -54,17 +54,21 @@ void posterior(int dtype, int64_t count, int threads, const char* where) {
   call.raw_grad = nullptr;
   CHECK(run(GS_KL));
   CHECK(sum == with_gradient);
+  double moment = NAN, square = 0.0;
+  CHECK(gs_second_moment(dtype, count, mean.data(), raw.data(), &moment, threads) == GS_OK);
   double total = 0.0;
   for (size_t i = 0; i < n; ++i) {
     const double r = raw[i], std = r > 30 ? r : std::log1p(std::exp(r)), slope = 1 / (1 + std::exp(-r));
     const double t = std / prior, m = mean[i];
     total += 0.5 * (t * t - 1 + m * m / (prior * prior)) - std::log(t);
+    square += m * m + std * std;
     CHECK(near(variance[i], std * std, std * std));
     CHECK(near(from_variance[i], up[i] * 2 * std * slope, std::abs(up[i]) * 2 * std * slope));
     const double size = slope * (std / (prior * prior) + 1 / std);
     CHECK(near(from_kl[i], slope * (std / (prior * prior) - 1 / std), size));
   }
   CHECK(near(static_cast<T>(sum), total, std::abs(total) + 1e-300));
+  CHECK(near(static_cast<T>(moment), square, square + 1e-300));
 }
 
 // With a residual and a ReLU, or without both.

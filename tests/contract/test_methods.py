@@ -1,6 +1,7 @@
 """What every method must do. Parametrised by the table, so a new row joins by itself.
 
-Three methods of the test's own (``throwaway``) run through all of it too: what they do a new method
+Methods of the package run again with options that change their posterior (``variants``), and three
+methods of the test's own (``throwaway``) run through all of it too: what they do a new method
 may do without touching the package.
 """
 
@@ -16,6 +17,7 @@ from torch import nn
 
 import gossamer as gs
 from contract.throwaway import MOVES_BUDGET, THROWAWAY, Gate, gated_parts
+from contract.variants import VARIANTS
 from gossamer.errors import InvalidData, InvalidValue, NonFinite
 from gossamer.inference import METHODS, Batch, SwapInfo
 from gossamer.nn import at_mean, sparse_layers, stochastic_modules
@@ -24,7 +26,12 @@ from reference.method_runs import CONVERTIBLE, base, build, clusters, has, netwo
 JOINT = ("rigl_x2", "ngvi_x2", "ssvi_x2", "sgd_x2", "rigl_c2", "ngvi_c2", "ssvi_c2")
 """Methods with members: what all methods must do these must do too."""
 
-ENTRIES = {**METHODS, **THROWAWAY, **{name: METHODS[base(name)] for name in JOINT}}
+ENTRIES = {
+    **METHODS,
+    **VARIANTS,
+    **THROWAWAY,
+    **{name: METHODS[base(name)] for name in JOINT},
+}
 every_method = pytest.mark.parametrize("name", ENTRIES)
 
 

@@ -78,6 +78,8 @@ SSVI = [
     _swapping("ssvi", "mlp", "uniform", sparsity_distribution="uniform", optimizer="sgd"),
     _swapping("ssvi", "mlp", "clipped", clip_norm=0.5, prior_std=0.3, lr_schedule="constant"),
     _swapping("ssvi", "mlp", "cold", temperature=0.1, kl_weight=0.5, kl_warmup=0.2),
+    _swapping("ssvi", "mlp", "empirical", prior_std="empirical", kl_weight=1.0, kl_warmup=0.2),
+    _swapping("ssvi", "conv", "empirical", prior_std="empirical", kl_weight=1.0, kl_warmup=0.2),
     _swapping("ssvi", "mlp", "double", case={"double": True}),
     _swapping("ssvi", "mlp", "paper", preset="paper", sparsity=0.15),
     _swapping("ssvi", "conv", "paper", preset="paper"),
@@ -103,6 +105,7 @@ DENSE_VI = [
     Case("dense_vi", "mlp", "default", **MAIN),
     Case("dense_vi", "conv", "default"),
     Case("dense_vi", "mlp", "paper", {"preset": "paper"}),
+    Case("dense_vi", "mlp", "empirical", {"prior_std": "empirical", "kl_weight": 1.0}),
 ]
 
 RIGL = [

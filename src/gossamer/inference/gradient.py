@@ -246,7 +246,7 @@ class VariationalConfig(OptimizerConfig):
     """Settings of prior, posterior and KL; the optimiser's are inherited. See docs/defaults.md.
 
     Attributes:
-        prior_std: ``"scaled"`` or a number.
+        prior_std: ``"scaled"``, a number, or ``"empirical"``: per layer, that of its weights.
         posterior_std: Initial σ: ``"scaled"``, a number, or (mean, spread).
         posterior_share: What ``"scaled"`` is of the prior's standard deviation.
         initial_mean_std: Redraw the means from N(0, this²) instead of keeping the network's own

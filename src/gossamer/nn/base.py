@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.core.gaussian import raw_from_std, std_from_raw
-from gossamer.core.priors import Gaussian, Prior
+from gossamer.core.priors import EmpiricalGaussian, Gaussian, Prior
 from gossamer.core.sigma_init import SigmaRule
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import InvalidValue
@@ -225,6 +225,11 @@ class SparseLayer(nn.Module):
         """Their squares."""
         return None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What ``summary`` should say of the layer beside its numbers."""
+        return ()
+
     def current_values(self) -> Tensor:
         """The values ``[nnz]`` that ``weight`` shows: a draw while sampling, else the mean."""
         return self.leading()
@@ -350,11 +355,35 @@ class BayesianLayer(SparseLayer, StochasticModule):
         """``weight_mean``."""
         return self.weight_mean
 
+    @property
+    def prior_std(self) -> float | None:
+        """Standard deviation of a Gaussian prior, fitted or fixed; ``None`` for any other."""
+        prior, mean, raw = self.prior, self.weight_mean, self.weight_raw_std
+        if isinstance(prior, EmpiricalGaussian):
+            if gaussian.is_fused(mean, raw):
+                return prior.fitted_std(gaussian.second_moment(mean, raw), mean.numel())
+            square = mean.detach().double().square() + self.weight_std.detach().double().square()
+            return prior.fitted_std(float(square.sum()), mean.numel())
+        return prior.std if isinstance(prior, Gaussian) else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The scale of an empirical prior."""
+        if not isinstance(self.prior, EmpiricalGaussian):
+            return ()
+        return (f"prior std {self.prior_std:.4g}, empirical",)
+
     def kl_divergence(self) -> Tensor:
         """Σ KL(N(mean, std²) || prior) over the kept weights, in nats: 0-d."""
-        prior = self.prior
-        if isinstance(prior, Gaussian) and gaussian.is_fused(self.weight_mean, self.weight_raw_std):
-            return gaussian.kl_sum(self.weight_mean, self.weight_raw_std, prior.std)
+        prior, mean, raw = self.prior, self.weight_mean, self.weight_raw_std
+        if gaussian.is_fused(mean, raw):
+            if isinstance(prior, Gaussian):
+                return gaussian.kl_sum(mean, raw, prior.std)
+            # A compiled graph would keep the scale of its first call.
+            if isinstance(prior, EmpiricalGaussian) and not torch.compiler.is_compiling():
+                # As a constant: to first order the KL does not change with it.
+                scale = prior.fitted_std(gaussian.second_moment(mean, raw), mean.numel())
+                return gaussian.kl_sum(mean, raw, scale)
         return prior.kl(gaussian.at_least_float32(self.weight_mean), self.weight_std).sum()
 
     def noise(self) -> Noise | None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.core.allocation import LayerSize, allocate
-from gossamer.core.priors import Gaussian, Prior
+from gossamer.core.priors import Prior
 from gossamer.core.support import Support
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.nn.adjacent import link_adjacent
@@ -26,6 +26,7 @@ from gossamer.nn.prior import (
     PosteriorStd,
     PriorStd,
     initial_std,
+    make_prior,
     resolve_prior_std,
 )
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers
@@ -75,8 +76,8 @@ def to_bayesian(
         sparsity_distribution: ``erk``, ``uniform`` or ``uniform_dense_first``.
         support: ``random`` or ``magnitude``.
         rescale: Divide the means of a random support by √density.
-        prior_std: Of a Gaussian prior: ``"scaled"`` (see docs/defaults.md) or one number for all
-            layers.
+        prior_std: Of a Gaussian prior: ``"scaled"`` (see docs/defaults.md), one number for all
+            layers, or ``"empirical"``: per layer, that of its weights at any moment.
         prior: Another prior for all weights (``gossamer.core.priors``); ``prior_std`` then only
             sets the scale of the initial posterior.
         posterior_std: Initial standard deviation: ``"scaled"``, a number, or ``(mean, spread)`` for
@@ -96,6 +97,10 @@ def to_bayesian(
         >>> sum(layer.nnz for layer in sparse_layers(bnn).values())
         80
     """
+    if prior is not None and prior_std == "empirical":
+        raise InvalidValue(
+            "prior_std", prior_std, "is a prior itself, and prior= names another", "give one"
+        )
 
     def build(
         module: nn.Module, kept: Support, values: Tensor, options: dict[str, Any]
@@ -105,7 +110,7 @@ def to_bayesian(
         layout = twin.layout(module)
         width = resolve_prior_std(prior_std, layout, kept.density)
         std = initial_std(posterior_std, width, values, generator, posterior_share)
-        belief = Gaussian(width) if prior is None else prior
+        belief = make_prior(prior_std, width) if prior is None else prior
         return twin.bayesian(layout, kept, values, std, _bias(module), prior=belief, **options)
 
     return _convert(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gossamer.errors import InvalidValue
 from gossamer.nn.base import SparseLayer
 from gossamer.nn.candidates import left_modules, reader_of
-from gossamer.nn.walk import stochastic_modules, weights_of
+from gossamer.nn.walk import Weight, stochastic_modules, weights_of
 
 # A product over the support costs a multiplication and an addition per kept weight and output
 # position.
@@ -184,7 +184,7 @@ def summary(model: nn.Module, input_shape: Sequence[int] | None = None) -> Summa
                 training_flops=_times(factor, passes * layer.nnz),
                 dense_flops=_times(factor, _PRODUCT * layer.layout.numel),
                 backend=layer.backend.name,
-                note=reader_of(model, weight.name) or ("shared" if layer.draws_weights else ""),
+                note="; ".join(_notes(model, weight)),
             )
         )
     left = tuple(Unconverted(*row) for row in left_modules(model))
@@ -194,6 +194,12 @@ def summary(model: nn.Module, input_shape: Sequence[int] | None = None) -> Summa
         if isinstance(m, nn.Module) and not isinstance(m, SparseLayer)
     )
     return Summary(tuple(rows), left, noisy)
+
+
+def _notes(model: nn.Module, weight: Weight) -> list[str]:
+    layer = weight.layer
+    use = reader_of(model, weight.name) or ("shared" if layer.draws_weights else "")
+    return [note for note in (use, *layer.notes) if note]
 
 
 def _count_positions(model: nn.Module, input_shape: tuple[int, ...]) -> dict[int, int]:

@@ -11,16 +11,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gossamer.core.priors import EmpiricalGaussian, Gaussian, Prior
 from gossamer.errors import InvalidValue
 from gossamer.ops import Layout
 
-PriorStd = float | Literal["scaled"]
+PriorStd = float | Literal["scaled", "empirical"]
 PosteriorStd = float | tuple[float, float] | Literal["scaled"]
 
 PRIOR_GAIN = 1.0
 """Prior std in units of 1/√(kept inputs per output).
 
 Outputs of a prior draw have the scale of the inputs.
+"""
+
+EMPIRICAL_FLOOR = 1e-3
+"""Least std of an empirical prior, as a share of the scaled one.
+
+A thirtieth of the initial posterior's: a layer that comes down to it is off.
 """
 
 POSTERIOR_SHARE = 0.03
@@ -31,13 +38,23 @@ def resolve_prior_std(prior_std: PriorStd, layout: Layout, density: float) -> fl
     """The prior std of one layer.
 
     ``"scaled"``: PRIOR_GAIN / √(inputs per output · density), so that the prior over functions does
-    not change with width or sparsity.
+    not change with width or sparsity. An ``"empirical"`` prior has none of its own; its initial
+    posterior and its floor are shares of the scaled one.
     """
-    if prior_std == "scaled":
+    if prior_std in ("scaled", "empirical"):
         return PRIOR_GAIN / sqrt(max(layout.inputs_per_output * density, 1.0))
     if not _is_positive(prior_std):
-        raise InvalidValue("prior_std", prior_std, "must be positive and finite, or 'scaled'")
+        raise InvalidValue(
+            "prior_std", prior_std, "must be positive and finite, 'scaled' or 'empirical'"
+        )
     return float(prior_std)
+
+
+def make_prior(prior_std: PriorStd, width: float) -> Prior:
+    """The Gaussian prior of one layer; ``width`` is what ``resolve_prior_std`` found."""
+    if prior_std == "empirical":
+        return EmpiricalGaussian(EMPIRICAL_FLOOR * width)
+    return Gaussian(width)
 
 
 def initial_std(

@@ -58,6 +58,22 @@ def kl_sum(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
     return found
 
 
+def second_moment(mean: Tensor, raw: Tensor) -> float:
+    """Σ (mean² + softplus(raw)²), summed in double and in one order for any number of threads."""
+    mean, raw, total = mean.detach().contiguous(), raw.detach().contiguous(), ctypes.c_double()
+    library.check(
+        library.loaded().gs_second_moment(
+            library.DTYPES[raw.dtype],
+            raw.numel(),
+            mean.data_ptr(),
+            raw.data_ptr(),
+            total,
+            torch.get_num_threads(),
+        )
+    )
+    return total.value
+
+
 def _call(raw: Tensor, **fields: Any) -> float:
     total = ctypes.c_double()
     call = library.Posterior(count=raw.numel(), raw=raw.data_ptr(), **fields)

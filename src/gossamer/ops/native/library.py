@@ -217,6 +217,10 @@ _SIGNATURES: dict[str, tuple[type | None, list[object]]] = {
     "gs_normal": (c_int, [c_int, c_uint64, c_uint64, c_int64, c_void_p, c_int]),
     "gs_normal_at": (c_int, [c_int, c_uint64, c_void_p, c_int64, c_void_p, c_int]),
     "gs_posterior": (c_int, [c_int, POINTER(Posterior), POINTER(c_double), c_int]),
+    "gs_second_moment": (
+        c_int,
+        [c_int, c_int64, c_void_p, c_void_p, POINTER(c_double), c_int],
+    ),
     "gs_batchnorm": (c_int, [c_int, POINTER(BatchNorm), c_int]),
     "gs_natural": (c_int, [c_int, POINTER(Natural), c_int]),
     "gs_isa": (c_char_p, []),
