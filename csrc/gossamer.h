@@ -170,7 +170,7 @@ GS_API int gs_batchnorm(int dtype, const GsBatchNorm*, int threads);
 // Natural-gradient variational inference on `count` weights with the posterior
 // N(theta, 1 / (size * (curvature + decay))); see natural.h.
 //   GS_NATURAL_DRAW  mean = theta, eps = normals(seed, first ...), theta += eps * std
-//   GS_NATURAL_ADAM  curvature from product = eps * gradient, theta by Adam's rule
+//   GS_NATURAL_ADAM  curvature from product, or from eps * gradient where it is null; theta by Adam's rule
 //   GS_NATURAL_IVON  the same, theta by the natural gradient, at most max_step std far
 //   GS_PLAIN_ADAM    theta by Adam's rule, without posterior and prior
 // Shares of the new in running averages: new_gradient = 1 - beta1, and so on. lr has Adam's correction

@@ -23,15 +23,16 @@ void natural_draw(const GsNatural& a, int64_t from, int64_t to) {
   }
 }
 
-// The curvature from eps * gradient, then the mean, which theta holds by now.
-template <class T, bool ADAM, bool DECAYS>
+// The curvature from eps * gradient, then the mean, which theta holds by now. PRODUCT: that product is
+// given, the sum over several draws.
+template <class T, bool ADAM, bool DECAYS, bool PRODUCT>
 void natural_step(const GsNatural& a, int64_t from, int64_t to) {
   T* __restrict theta = static_cast<T*>(a.theta);
   T* __restrict m = static_cast<T*>(a.momentum);
   T* __restrict v = static_cast<T*>(a.square);
   T* __restrict h = static_cast<T*>(a.curvature);
   const T* __restrict gradient = static_cast<const T*>(a.gradient);
-  const T* __restrict product = static_cast<const T*>(a.product);
+  const T* __restrict product = static_cast<const T*>(PRODUCT ? a.product : a.eps);
   const T* __restrict decays = static_cast<const T*>(a.decays);
   const T size = static_cast<T>(a.size), common = static_cast<T>(a.decay);
   const T new_curvature = static_cast<T>(a.new_curvature), new_gradient = static_cast<T>(a.new_gradient);
@@ -41,7 +42,8 @@ void natural_step(const GsNatural& a, int64_t from, int64_t to) {
   for (int64_t i = from; i < to; ++i) {
     const T decay = DECAYS ? decays[i] : common;
     const T before = h[i] + decay, inverse = std::sqrt(size * before);  // 1 / std
-    const T change = new_curvature * (product[i] * inverse - h[i]);
+    const T noisy = PRODUCT ? product[i] : product[i] * gradient[i];
+    const T change = new_curvature * (noisy * inverse - h[i]);
     const T after = h[i] + change + T(0.5) * change * change / before;
     h[i] = after;
     if (ADAM) {
@@ -81,9 +83,11 @@ void natural_task(const GsNatural& a, int64_t from, int64_t to) {
     case GS_NATURAL_DRAW:
       return natural_draw<T, DECAYS>(a, from, to);
     case GS_NATURAL_ADAM:
-      return natural_step<T, true, DECAYS>(a, from, to);
+      return a.product ? natural_step<T, true, DECAYS, true>(a, from, to)
+                       : natural_step<T, true, DECAYS, false>(a, from, to);
     case GS_NATURAL_IVON:
-      return natural_step<T, false, DECAYS>(a, from, to);
+      return a.product ? natural_step<T, false, DECAYS, true>(a, from, to)
+                       : natural_step<T, false, DECAYS, false>(a, from, to);
     default:
       return plain_adam<T>(a, from, to);
   }

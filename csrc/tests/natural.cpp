@@ -59,15 +59,18 @@ void natural(int dtype, size_t n, int threads, bool has_decays, const char* wher
     CHECK(drawn.eps[i] == normals[i]);
     CHECK(near(drawn.theta[i], was.theta[i] + normals[i] / std::sqrt(500 * (was.h[i] + d))));
   }
-  for (const int64_t task : {GS_NATURAL_ADAM, GS_NATURAL_IVON, GS_PLAIN_ADAM}) {
+  for (const int64_t task : {GS_NATURAL_ADAM, GS_NATURAL_IVON, GS_PLAIN_ADAM})
+  for (const bool has_product : {true, false}) {
     Weights<T> now(n);
     GsNatural b = now.call(has_decays);
     b.task = task;
+    if (!has_product) b.product = nullptr, b.eps = normals.data();  // of one draw: eps * gradient
     CHECK(gs_natural(dtype, &b, threads) == GS_OK);
     for (size_t i = 0; i < n; ++i) {
       const bool plain = task == GS_PLAIN_ADAM;
       const double d = plain ? 0.0 : has_decays ? double(was.decays[i]) : 0.03, before = was.h[i] + d;
-      const double hat = was.product[i] * std::sqrt(500 * before);
+      const double product = has_product ? double(was.product[i]) : double(normals[i]) * was.gradient[i];
+      const double hat = product * std::sqrt(500 * before);
       const double h = 0.95 * was.h[i] + 0.05 * hat + 0.5 * 0.05 * 0.05 * (hat - was.h[i]) * (hat - was.h[i]) / before;
       double g = was.gradient[i], m, v = was.v[i], theta = was.theta[i];
       if (task == GS_NATURAL_IVON) {

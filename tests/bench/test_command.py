@@ -24,8 +24,10 @@ pytestmark = pytest.mark.skipif(not library.is_available(), reason="needs the na
 
 WANTED = {
     "kernels": {"dense VI", "deterministic", "masked", "native", "torch CSR"},
-    "step": {"dense VI", "deterministic", "masked uniform_dense_first", "gossamer erk"},
-    "memory": {"dense VI", "deterministic", "masked", "gossamer"},
+    "step": {"dense VI", "deterministic", "masked uniform_dense_first", "gossamer erk"}
+    | {"rigl", "ngvi", "ngvi, ivon", "ssvi"},
+    "memory": {"dense VI", "deterministic", "masked", "gossamer"}
+    | {"rigl", "ngvi", "ngvi, ivon", "ssvi"},
     "predict": {
         "dense VI, a pass per sample",
         "dense VI, local noise, a pass per sample",
@@ -34,7 +36,7 @@ WANTED = {
     },
     "choice": {"masked", "native", "auto"},
 }
-TARGETS = {"kernels": 8, "step": 4, "memory": 5, "predict": 4, "choice": 0}
+TARGETS = {"kernels": 8, "step": 10, "memory": 5, "predict": 4, "choice": 0}
 
 
 @pytest.mark.parametrize("suite", list(SUITES))

@@ -41,7 +41,8 @@ def plain(monkeypatch):
 @pytest.mark.parametrize("count", [0, 1, 63, 1000, 40_000])
 @pytest.mark.parametrize("per_weight", [False, True])
 @pytest.mark.parametrize("uses_adam", [True, False])
-def test_steps_agree(dtype, count, per_weight, uses_adam, plain):
+@pytest.mark.parametrize("one_draw", [True, False])
+def test_steps_agree(dtype, count, per_weight, uses_adam, one_draw, plain):
     decay = torch.rand(count, dtype=dtype) * 0.1 if per_weight else 0.03
     found = []
     for turn in range(2):
@@ -52,13 +53,14 @@ def test_steps_agree(dtype, count, per_weight, uses_adam, plain):
         natural.step_(
             at["theta"],
             at["grad"],
-            at["product"],
+            None if one_draw else at["product"],
             at,
             rates,
             size=300.0,
             decay=decay,
             max_step=0.7,
             uses_adam=uses_adam,
+            eps=at["product"] if one_draw else None,
         )
         found.append(at)
     if library.is_available():
@@ -66,6 +68,32 @@ def test_steps_agree(dtype, count, per_weight, uses_adam, plain):
     for name, tensor in found[0].items():
         close = TOLERANCE[dtype]
         torch.testing.assert_close(tensor, found[1][name], rtol=close, atol=close, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("uses_adam", [True, False])
+def test_the_noise_of_one_draw_is_a_product_to_the_bit(dtype, uses_adam):
+    """ε and the gradient, or their product rounded before: the same step."""
+    found = []
+    for is_given in (True, False):
+        at = weights(3000, dtype)
+        eps = torch.randn(3000, dtype=dtype, generator=torch.Generator().manual_seed(8))
+        natural.step_(
+            at["theta"],
+            at["grad"],
+            eps * at["grad"] if is_given else None,
+            at,
+            Rates(0.05, 0.9, 0.999, 0.99, 7),
+            size=300.0,
+            decay=0.03,
+            max_step=0.7,
+            uses_adam=uses_adam,
+            eps=None if is_given else eps,
+        )
+        found.append(at)
+    for name in ("theta", "curvature", "exp_avg", "exp_avg_sq"):
+        assert torch.equal(found[0][name], found[1][name]), name
+    assert not torch.equal(found[0]["curvature"], weights(3000, dtype)["curvature"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

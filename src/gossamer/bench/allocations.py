@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from torch.autograd.profiler import profile
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -56,6 +57,17 @@ class Allocations:
             if name == operator
         ]
         return max(rises, default=math.nan)
+
+
+def address(tensor: Tensor) -> int:
+    """Where a tensor's storage begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def unique_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages of tensors; what several of them share counts once."""
+    storages = {address(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())
 
 
 def resident_rise(run: Callable[[], object]) -> float:

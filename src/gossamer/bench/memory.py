@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import Optimizer
 
-from gossamer.bench import targets
+from gossamer.bench import methods, targets
+from gossamer.bench.allocations import address, unique_bytes
 from gossamer.bench.fresh import in_fresh_process
 from gossamer.bench.networks import DenseStep, Network, SparseStep, networks
 from gossamer.bench.result import MEGABYTE, Entry, Finding, Measured, Row, sized_rows
@@ -55,7 +56,8 @@ def measure(settings: Settings, threads: int, tell: Tell) -> Measured:
     side = QUICK_SIDE if settings.quick else SIDE
     tell(f"growth on {side}x{side}")
     findings += _growth(side, batch, threads)
-    return Measured(tuple(rows), tuple(findings))
+    held = methods.measure_bytes(settings, threads, tell)
+    return Measured((*rows, *held.rows), (*findings, *held.findings))
 
 
 def state_bytes(model: nn.Module, optimizer: Optimizer) -> int:
@@ -70,7 +72,7 @@ def state_bytes(model: nn.Module, optimizer: Optimizer) -> int:
         for state in optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
 
-    return _unique_bytes(tensors())
+    return unique_bytes(tensors())
 
 
 def saved_bytes(loss: Callable[[], Tensor], model: nn.Module) -> int:
@@ -83,19 +85,10 @@ def saved_bytes(loss: Callable[[], Tensor], model: nn.Module) -> int:
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         held = loss()  # keeps the graph, and with it every storage: no address is used twice
-    own = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    counted = _unique_bytes(tensor for tensor in saved if _address(tensor) not in own)
+    own = {address(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    counted = unique_bytes(tensor for tensor in saved if address(tensor) not in own)
     del held
     return counted
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _unique_bytes(tensors: Iterable[Tensor]) -> int:
-    storages = {_address(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())
 
 
 def _states(network: Network, distribution: str) -> dict[Entry, float]:

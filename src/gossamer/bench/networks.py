@@ -20,8 +20,8 @@ from gossamer.ops import AUTO
 
 NUM_DATA = 50_000
 LR = 1e-4
-# A swap happens where the test says, by a step count set by hand, and never by itself.
-_SWAP_STEP = 10**6
+SWAP_STEP = 10**6
+"""A swap happens where the measurement says, by a count set by hand, and never by itself."""
 SWAPS_PER_STEP = 1 / 100
 """The default of ``Subspace``: a swap every 100 steps."""
 
@@ -54,8 +54,10 @@ class Network:
 
 RESNET = Network("ResNet-18", "resnet18", (3, 32, 32))
 MLP = Network("MLP 784-1024-1024-10", "mlp", (784,), (1024, 1024))
+LENET = Network("LeNet", "lenet", (1, 28, 28))
 QUICK_RESNET = Network("ResNet-20", "resnet20", (3, 8, 8))
 QUICK_MLP = Network("MLP 64-64-64-10", "mlp", (64,), (64, 64))
+QUICK_LENET = Network("LeNet 16x16", "lenet", (1, 16, 16))
 
 
 def networks(*, quick: bool) -> tuple[Network, Network]:
@@ -133,7 +135,7 @@ class SparseStep:
         self.elbo = ELBO(self.model, NUM_DATA)
         # So long a run is always at its beginning, where swaps are largest.
         self.subspace = Subspace(
-            self.model, self.optimizer, total_steps=1000 * _SWAP_STEP, update_every=_SWAP_STEP
+            self.model, self.optimizer, total_steps=1000 * SWAP_STEP, update_every=SWAP_STEP
         )
         self.x, self.y = batch
 
@@ -151,7 +153,7 @@ class SparseStep:
 
     def arm(self) -> None:
         """Make the next step one with a swap."""
-        self.subspace.load_state_dict({**self.subspace.state_dict(), "steps": _SWAP_STEP - 1})
+        self.subspace.load_state_dict({**self.subspace.state_dict(), "steps": SWAP_STEP - 1})
 
     def swap(self) -> None:
         """A step with a swap: arming, a backward pass that catches scores, the exchange."""

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
-from gossamer.bench import targets
-from gossamer.bench.networks import (
-    DenseStep,
-    Network,
-    SparseStep,
-    channels_last,
-    networks,
-    with_swaps,
-)
+from gossamer.bench import methods, targets
+from gossamer.bench.networks import DenseStep, Network, SparseStep, channels_last, networks
 from gossamer.bench.result import Entry, Finding, Measured, Row, fastest, timed_rows
 from gossamer.bench.rivals import BAYESIAN_TORCH, bayesian_network
 from gossamer.bench.settings import Settings, Tell
+from gossamer.bench.swapping import add, averaged
 from gossamer.bench.timing import Effort, Run, Timing, interleave
 
 USUAL = Effort(rounds=5, seconds=4.0)
@@ -26,12 +18,10 @@ BATCH, QUICK_BATCH = 128, 8
 DENSE_VI = Entry("dense VI")
 DENSE, DENSE_LAST = Entry("deterministic"), Entry("deterministic channels_last")
 UNIFORM, ERK = "uniform_dense_first", "erk"
-SWAP = "swap step, "
-"""Begins the names of timings that are only part of a row."""
 
 
 def measure(settings: Settings, threads: int, tell: Tell) -> Measured:
-    """Both networks at one number of threads."""
+    """Layers of both networks, then whole methods, at one number of threads."""
     resnet, mlp = networks(quick=settings.quick)
     # The perceptron has no small first layer that could stay dense.
     plans = ((resnet, (UNIFORM, ERK), (0.90, 0.95)), (mlp, (ERK,), (0.95,)))
@@ -42,10 +32,11 @@ def measure(settings: Settings, threads: int, tell: Tell) -> Measured:
         case = f"{network.name}, batch {batch}"
         tell(f"{case}, {threads} thread(s)")
         runs = _runs(network, batch, distributions, sparsities)
-        timings = _averaged(interleave(runs, settings.effort(USUAL)))
+        timings = averaged(interleave(runs, settings.effort(USUAL)))
         rows += timed_rows(case, timings, DENSE_VI, threads)
         findings += _findings(network, timings, threads, is_mlp=network is mlp)
-    return Measured(tuple(rows), tuple(findings))
+    whole = methods.measure_steps(settings, threads, tell)
+    return Measured((*rows, *whole.rows), (*findings, *whole.findings))
 
 
 def _runs(
@@ -64,29 +55,12 @@ def _runs(
         runs[Entry(BAYESIAN_TORCH)] = DenseStep(*rival, batch).plain
     middle = max(sparsities)
     masked = SparseStep(model, middle, distributions[0], batch, backend="masked")
-    _add(runs, Entry(f"masked {distributions[0]}", middle), masked)
+    add(runs, Entry(f"masked {distributions[0]}", middle), masked)
     for distribution in distributions:
         for sparsity in sparsities:
             ours = SparseStep(model, sparsity, distribution, batch)
-            _add(runs, Entry(f"gossamer {distribution}", sparsity), ours)
+            add(runs, Entry(f"gossamer {distribution}", sparsity), ours)
     return runs
-
-
-def _add(runs: dict[Entry, Run], entry: Entry, step: SparseStep) -> None:
-    runs[entry] = step.plain
-    runs[replace(entry, contender=SWAP + entry.contender)] = step.swap
-
-
-def _averaged(timings: dict[Entry, Timing]) -> dict[Entry, Timing]:
-    """Timings of average steps: each round's plain and swap step, in their shares."""
-    found = {}
-    for entry, timing in timings.items():
-        if entry.contender.startswith(SWAP):
-            continue
-        swap = timings.get(replace(entry, contender=SWAP + entry.contender), timing)
-        pairs = zip(timing.seconds, swap.seconds, strict=True)
-        found[entry] = Timing(tuple(with_swaps(plain, other) for plain, other in pairs))
-    return found
 
 
 def _findings(

@@ -39,6 +39,9 @@ STEP_OVER_DETERMINISTIC = {0.95: at_least(2.0)}
 MLP_STEP = at_least(5.0)
 """A training step of the perceptron at 95 %."""
 
+NGVI_STEP = at_most(1.08)
+"""A training step of ``ngvi`` at 95 %, as a multiple of RigL's."""
+
 STATE = at_least(13.0)
 """Parameters, gradients, optimiser state and indices at 95 %: how many times smaller."""
 

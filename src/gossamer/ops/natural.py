@@ -42,7 +42,7 @@ def draw_(
 def step_(
     mean: Tensor,
     grad: Tensor,
-    product: Tensor,
+    product: Tensor | None,
     state: dict[str, Any],
     rates: Rates,
     *,
@@ -50,21 +50,25 @@ def step_(
     decay: Decay,
     max_step: float,
     uses_adam: bool,
+    eps: Tensor | None = None,
 ) -> None:
     """One step of curvature, moments and mean, all in place.
 
     Args:
         mean: μ.
         grad: Gradient of the mean negative log-likelihood at the draw.
-        product: ε⊙grad.
+        product: ε⊙grad, summed over draws; ``None`` where it is ``eps`` times ``grad``.
         state: ``curvature``, ``exp_avg`` and, under Adam's rule, ``exp_avg_sq``.
         rates: The step's numbers.
         size: N/T.
         decay: d = δ/N.
         max_step: The most that a weight moves under IVON's rule, in σ; may be infinite.
         uses_adam: Whether μ moves by Adam's rule on grad + dμ, or by IVON's.
+        eps: ε, where there is no ``product``: the engine then needs no pass for it.
     """
-    held = [state["curvature"], state["exp_avg"], product, *_tensors(decay)]
+    noise = eps if product is None else product
+    assert noise is not None
+    held = [state["curvature"], state["exp_avg"], noise, *_tensors(decay)]
     if uses_adam:
         held.append(state["exp_avg_sq"])
     if native.is_fused(mean, grad, *held):
@@ -78,8 +82,11 @@ def step_(
             decay=decay,
             max_step=max_step,
             uses_adam=uses_adam,
+            eps=eps,
         )
         return
+    if product is None:
+        product = noise * grad
     h = state["curvature"]
     std = reference.curvature_(
         h, product, size=size, curvature_beta=rates.curvature_beta, decay=decay

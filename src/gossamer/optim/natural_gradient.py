@@ -54,8 +54,13 @@ class _Pending:
 
     def product_of(self, grad: Tensor) -> Tensor:
         """ε⊙grad for the gradient of the step, as a tensor of its own."""
+        several = self.of_several(grad)
+        return self.eps * grad if several is None else several
+
+    def of_several(self, grad: Tensor) -> Tensor | None:
+        """The same after several draws; ``None`` after one, where ``eps`` says it all."""
         if self.product is None or self.grad is None:
-            return self.eps * grad
+            return None
         # Between the passes and the step gradients are scaled as a whole, by clipping or a scaler.
         ours, theirs = self.grad.flatten().double(), grad.flatten().double()
         size = torch.dot(ours, ours)
@@ -307,16 +312,18 @@ class NaturalGradient(Langevin):
 
         def advance(p: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
             ensure(state, p, "exp_avg", *(["exp_avg_sq"] if uses_adam else []))
+            pending = self._pending[p]
             natural.step_(
                 p,
                 grad,
-                self._pending[p].product_of(grad),
+                pending.of_several(grad),
                 state,
                 _rates(group, state, lr),
                 size=size,
                 decay=self._decay(p, group),
                 max_step=max_step,
                 uses_adam=uses_adam,
+                eps=pending.eps,
             )
 
         return advance

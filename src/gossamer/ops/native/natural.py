@@ -54,7 +54,7 @@ def draw_(
 def step_(
     theta: Tensor,
     grad: Tensor,
-    product: Tensor,
+    product: Tensor | None,
     state: dict[str, Any],
     rates: Rates,
     *,
@@ -62,6 +62,7 @@ def step_(
     decay: Decay,
     max_step: float,
     uses_adam: bool,
+    eps: Tensor | None = None,
 ) -> None:
     """The step of curvature and mean."""
     first = 1.0 - rates.beta**rates.steps
@@ -80,7 +81,8 @@ def step_(
         curvature=state["curvature"].data_ptr(),
         momentum=state["exp_avg"].data_ptr(),
         gradient=grad.data_ptr(),
-        product=product.data_ptr(),
+        product=library.address(product),
+        eps=library.address(eps),
         **square,
     )
 
