@@ -5,6 +5,7 @@ The average over its samples or moments in one pass, each with its epistemic and
 
 from gossamer.prediction.archive import load
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
+from gossamer.prediction.low_rank import LowRankCentre, LowRankDraws
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from gossamer.prediction.source import HasPosterior, posterior_of, predict, predict_moments
@@ -15,6 +16,8 @@ __all__ = [
     "Draws",
     "GaussianDraws",
     "HasPosterior",
+    "LowRankCentre",
+    "LowRankDraws",
     "NoiseDraws",
     "Posterior",
     "Prediction",

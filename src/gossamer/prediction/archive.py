@@ -35,6 +35,7 @@ from gossamer.nn import restore_backends
 from gossamer.nn.replica import replicate
 from gossamer.nn.skeleton import backends, describe, skeleton
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
+from gossamer.prediction.low_rank import LowRankDraws
 
 if TYPE_CHECKING:
     from gossamer.prediction.posterior import Posterior
@@ -173,6 +174,8 @@ def _describe_draws(draws: Draws, tensors: _Tensors) -> tuple[dict[str, Any], li
         state = {**draws.network.state_dict(), **{c.name: c.mean for c in draws.centres}}
         about = {"kind": "gaussian", "alpha": draws.alpha, "centres": centres}
         return about, [tensors.keys_of(state)]
+    if isinstance(draws, LowRankDraws):
+        return draws.described(tensors.key_of), [tensors.keys_of(draws.state())]
     raise InvalidValue(
         "draws", type(draws).__name__, "cannot be kept in a file", "save their networks instead"
     )
@@ -187,6 +190,7 @@ def _draws_of(
     makers: dict[str, Callable[[], Draws]] = {
         "noise": lambda: NoiseDraws(network),
         "stored": lambda: StoredDraws(network, states),
+        "low_rank": lambda: LowRankDraws.of(about, network, tensors),
         "gaussian": lambda: GaussianDraws(
             network,
             [
