@@ -151,6 +151,13 @@ MC_DROPOUT = [
     Case("mc_dropout", "shared", "default"),
 ]
 
+SWAG = [
+    Case("swag", "mlp", "default", {"start": 0.3}, moments=False, **MAIN),
+    Case("swag", "mlp", "diagonal", {"start": 0.3, "rank": 0, "sparsity": 0.5}, moments=False),
+    Case("swag", "conv", "norms", {"start": 0.3, "preset": "paper"}, moments=False),
+    Case("swag", "mlp-real", "gaussian", {"start": 0.3}, "gaussian", moments=False),
+]
+
 FOLDER = "a folder"
 """Stands for one that is made for the case and removed after it."""
 
@@ -217,7 +224,7 @@ EM_MCMC = [
 ]
 
 METHOD_CASES = [
-    *(*SSVI, *DENSE_VI, *RIGL, *NGVI, *SGD, *JOINT, *MC_DROPOUT),
+    *(*SSVI, *DENSE_VI, *RIGL, *NGVI, *SGD, *JOINT, *MC_DROPOUT, *SWAG),
     *(*CHAINS, *EM_MCMC),
 ]
 

@@ -58,6 +58,7 @@ def same(one: Posterior, two: Posterior, x: torch.Tensor) -> bool:
         ("dense_vi", {}),
         ("sgd", {}),
         ("mc_dropout", {"rate": 0.3}),
+        ("swag", {"sparsity": 0.3}),
         ("cv_adam", {"sparsity": 0.3}),
         ("csghmc", {"cycles": 3, "sparsity": 0.5}),
         ("em_mcmc", {"cycles": 3, "target_sparsity": 0.6, "pruning": "dfp"}),

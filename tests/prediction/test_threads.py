@@ -17,7 +17,7 @@ from cases.zoo import BACKENDS, TwoNames, convnet, mlp
 from gossamer.prediction import Posterior, posterior_of
 
 THREADS, CALLS = 8, 12
-METHODS = ["ssvi", "sgd", "mc_dropout", "cv_adam", "csghmc", "em_mcmc"]
+METHODS = ["ssvi", "sgd", "mc_dropout", "swag", "cv_adam", "csghmc", "em_mcmc"]
 
 
 @pytest.fixture(autouse=True)
