@@ -168,7 +168,7 @@ class Bytes:
 
     @property
     def total(self) -> int:
-        """All three; indices and statistics, which all methods have alike, are not in it."""
+        """All three; buffers, which are indices and statistics, are not in it."""
         return self.parameters + self.gradients + self.state
 
 
