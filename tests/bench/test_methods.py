@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gossamer.bench import methods
+from gossamer.bench.fresh import in_fresh_process
 from gossamer.bench.methods import (
     IVON,
     METHODS,
@@ -17,7 +18,6 @@ from gossamer.bench.methods import (
     Bytes,
     Counted,
     MethodStep,
-    draw_bytes,
     held_bytes,
 )
 from gossamer.bench.networks import QUICK_LENET, QUICK_MLP
@@ -100,13 +100,13 @@ def test_bytes_are_those_of_the_vectors_that_a_method_needs(network):
     )
 
 
-def test_a_draw_holds_two_numbers_per_kept_weight(capfd):
-    step = step_of(NGVI)
-    step.plain()
-    kept = sum(layer.nnz for layer in sparse_layers(step.method.model).values())
-    found = draw_bytes(step.method)
-    capfd.readouterr()  # the profiler talks
-    assert FLOAT * 2 * kept <= found < FLOAT * 2 * kept + 1000  # and the seed
+def test_a_draw_holds_two_numbers_per_kept_weight():
+    found = in_fresh_process("draw", quick=True, threads=1)
+    assert list(found) == [network.name for network, _ in methods.plans(quick=True)]
+    for network in (QUICK_MLP, QUICK_LENET):
+        kept = sum(x.nnz for x in sparse_layers(step_of(NGVI, network).method.model).values())
+        least = FLOAT * 2 * kept
+        assert least <= found[network.name] < least + 1000  # and the seed
 
 
 def test_processor_time_leaves_the_first_call_out(monkeypatch):

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gossamer.bench.allocations import Allocations, resident, resident_peak, resident_rise
+from gossamer.bench.methods import NGVI, MethodStep, draw_bytes, plans
 from gossamer.bench.networks import DenseStep, SparseStep, networks
 from gossamer.errors import GossamerError
 from gossamer.nn import sparse_layers
@@ -110,5 +111,20 @@ def growth(*, size: int, batch: int, sparsity: float, threads: int) -> dict[str,
     }
 
 
-TASKS: dict[str, Callable[..., dict[str, float]]] = {"peak": peak, "growth": growth}
+def draw(*, quick: bool, threads: int) -> dict[str, float]:
+    """Bytes that a draw of ``ngvi`` holds until the step, by the name of the network."""
+    torch.set_num_threads(threads)
+    found = {}
+    for network, distribution in plans(quick=quick):
+        step = MethodStep(NGVI, network, distribution, network.batch(2))
+        step.plain()
+        found[network.name] = draw_bytes(step.method)
+    return found
+
+
+TASKS: dict[str, Callable[..., dict[str, float]]] = {
+    "peak": peak,
+    "growth": growth,
+    "draw": draw,
+}
 """What can be measured in a fresh process."""

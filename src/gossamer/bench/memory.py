@@ -57,7 +57,8 @@ def measure(settings: Settings, threads: int, tell: Tell) -> Measured:
     tell(f"growth on {side}x{side}")
     findings += _growth(side, batch, threads)
     held = methods.measure_bytes(settings, threads, tell)
-    return Measured((*rows, *held.rows), (*findings, *held.findings))
+    findings += [*held.findings, *_draws(settings, threads)]
+    return Measured((*rows, *held.rows), tuple(findings))
 
 
 def state_bytes(model: nn.Module, optimizer: Optimizer) -> int:
@@ -156,3 +157,9 @@ def _growth(side: int, batch: int, threads: int) -> list[Finding]:
         )
         for key, text in what.items()
     ]
+
+
+def _draws(settings: Settings, threads: int) -> list[Finding]:
+    found = in_fresh_process("draw", quick=settings.quick, threads=threads)
+    what = "means and noise of a draw of ngvi, until the step, "
+    return [Finding(what + name, threads, size / MEGABYTE, "MB") for name, size in found.items()]

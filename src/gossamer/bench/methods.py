@@ -24,7 +24,6 @@ from gossamer.bench.networks import (
     networks,
 )
 from gossamer.bench.result import (
-    MEGABYTE,
     Entry,
     Finding,
     Measured,
@@ -169,7 +168,7 @@ class Bytes:
 
     @property
     def total(self) -> int:
-        """All three; indices and statistics, which all methods have alike, are not in it."""
+        """All three; buffers, which are indices and statistics, are not in it."""
         return self.parameters + self.gradients + self.state
 
 
@@ -204,13 +203,10 @@ def measure_bytes(settings: Settings, threads: int, tell: Tell) -> Measured:
         tell(f"state of methods on {network.name}")
         held: dict[Entry, Bytes] = {}
         batch = network.batch(2)  # the state does not depend on its size
-        drawn = 0.0
         for entry in METHODS:
             step = MethodStep(entry, network, distribution, batch)
             step.plain()
             held[entry] = held_bytes(step.method)
-            if entry is NGVI:
-                drawn = draw_bytes(step.method)
         what = f"parameters, gradients and optimiser state, {network.name}, methods"
         sizes = {entry: float(found.total) for entry, found in held.items()}
         rows += sized_rows(what, sizes, RIGL, threads)
@@ -219,6 +215,4 @@ def measure_bytes(settings: Settings, threads: int, tell: Tell) -> Measured:
         for entry in (NGVI, IVON):
             said = f"{what}: share of {entry.contender} in ssvi's"
             findings.append(Finding(said, threads, sizes[entry] / sizes[SSVI], "%"))
-        said = f"means and noise of a draw of ngvi, until the step, {network.name}"
-        findings.append(Finding(said, threads, drawn / MEGABYTE, "MB"))
     return Measured(tuple(rows), tuple(findings))
