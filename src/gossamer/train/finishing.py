@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+from torch import nn
+
 from gossamer.data import DataSet, Rows
 from gossamer.errors import InvalidValue
-from gossamer.likelihoods import Poisson
+from gossamer.likelihoods import Gaussian, Poisson
 from gossamer.nn import Noise
+from gossamer.nn.replica import replicate
 from gossamer.prediction import Posterior, last_layer, tempered
+from gossamer.prediction.finish.layer import last_linear
 from gossamer.train.assembly import Assembly
 from gossamer.train.config import RunConfig
+from gossamer.train.device import device_of
 
 _LEAST = 2
 """Validation rows that a finishing step needs."""
@@ -20,7 +26,8 @@ def check_finish(config: RunConfig, assembly: Assembly) -> None:
     """Raise, before anything is trained, where the finishing step could not be done.
 
     Raises:
-        InvalidValue: There are no validation rows to choose by, or the likelihood has none.
+        InvalidValue: There are no validation rows to choose by, the likelihood has no such step, or
+            the network has no last linear layer.
     """
     if config.finish == "none":
         return
@@ -34,8 +41,22 @@ def check_finish(config: RunConfig, assembly: Assembly) -> None:
             f"needs {needed} validation rows or more to choose by, there are {rows}",
             "give a validation part (validation_fraction), or set finish=none",
         )
-    if isinstance(assembly.method.likelihood, Poisson):
+    likelihood = assembly.method.likelihood
+    if isinstance(likelihood, Poisson):
         raise InvalidValue("finish", config.finish, "does not apply to counts", "set finish=none")
+    if config.finish == "last_layer":
+        if isinstance(likelihood, Gaussian) and likelihood.noise_std == "head":
+            raise InvalidValue(
+                "finish",
+                config.finish,
+                "has no closed form where the network gives every row a noise of its own",
+                "set finish=temperature",
+            )
+        model = assembly.method.model
+        rows_there = assembly.dataset.x_val[:2].to(device_of(model))
+        for network in model if isinstance(model, nn.ModuleList) else [model]:
+            with torch.no_grad():
+                last_linear(replicate(network).eval(), rows_there)  # refuses where there is none
 
 
 def finished(config: RunConfig, assembly: Assembly) -> tuple[Posterior, DataSet]:
@@ -60,9 +81,13 @@ def finished(config: RunConfig, assembly: Assembly) -> tuple[Posterior, DataSet]
             posterior, held_out, num_samples=config.num_samples, noise=noise, seed=config.seed
         )
         return found, dataset
+    train = dataset.train
+    # A regression knows no weights of examples; then the held-out rows correct the network's own.
+    use_train = isinstance(posterior.likelihood, Gaussian) and train.weight is None
     found = last_layer(
         posterior,
         held_out,
+        rows=(train.x, train.y) if use_train else None,
         num_data=assembly.facts.num_data,
         num_samples=config.num_samples,
         noise=noise,

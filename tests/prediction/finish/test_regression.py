@@ -116,6 +116,17 @@ def test_training_rows_give_bayesian_ridge() -> None:
     assert 0.5 < factor < 2.0
 
 
+def test_fewer_rows_than_features_leave_noise_to_be_told() -> None:
+    """Interpolation has the largest evidence there, or nearly so; it is out of bounds."""
+    noise = np.random.default_rng(3)
+    for count in (8, 27, 60):
+        phi = noise.normal(size=(count, 51))
+        evidence = evidence_of(phi, noise.normal(size=count))
+        ratio = evidence.best_ratio()
+        assert evidence.determined(ratio) <= 0.25 * count * (1 + 1e-9)
+        assert 0.4 < evidence.std(ratio) < 1.6  # the targets are noise of 1 and nothing else
+
+
 def test_a_noise_that_was_given_stays() -> None:
     net, rows = body(), data()
     posterior = gs.last_layer(posterior_of(net, Gaussian(0.7)), rows)
