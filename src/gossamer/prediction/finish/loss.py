@@ -49,6 +49,8 @@ class LabelLoss:
             head = replace(finish.head, scale=scale)
             if POINTS * outputs.numel() <= _MOST_VALUES:  # kept for all temperatures
                 logits = head.spread(outputs.to(self.dtype))
+                # Row by row in memory within a class: softmax over few classes is then fast.
+                logits = logits.transpose(1, 2).contiguous().transpose(1, 2)
                 members.append((Finish(finish.temperature), logits))
             else:
                 members.append((replace(finish, head=head), outputs))
@@ -88,7 +90,7 @@ class LabelLoss:
             logits = torch.cat([torch.zeros_like(logit), logit], 2)
             target = target.reshape(-1)
         index = target.long().unsqueeze(1).expand(len(logits), *target.unsqueeze(1).shape)
-        chosen = logits.log_softmax(2).gather(2, index).squeeze(2)
+        chosen = logits.transpose(1, 2).log_softmax(1).gather(1, index.transpose(1, 2)).squeeze(1)
         return chosen.logsumexp(0) - math.log(len(logits))
 
 
