@@ -91,8 +91,8 @@ def last_layer(
 
     *Classes:* a Kronecker-factored Gaussian whose curvature is that of the held-out rows; one scale
     c of its variance and one temperature T are chosen together by held-out negative log-likelihood.
-    c = 0 is temperature scaling alone, and no c of a higher loss is taken. Of the scales that
-    held-out rows cannot tell from the best the largest is taken.
+    c = 0 is temperature scaling alone, and no c is taken whose loss is more than 0.0005 nats above.
+    Of the scales that held-out rows cannot tell from the best the largest is taken.
 
     *Real targets:* Bayesian linear regression on the features, prior precision and noise by the
     evidence. From held-out rows alone the prior is centred at the network's own weights: few rows
@@ -110,7 +110,7 @@ def last_layer(
         rank: For classes: directions of the features that are kept apart.
         rows: For real targets: the training inputs and targets.
         tolerance: For classes: standard errors (of the difference, row by row) within which scales
-            count as alike; 0 takes the lowest loss.
+            count as alike, as do those within 0.0005 nats.
         num_samples: Posterior samples, best as many as you will predict with.
         noise: As in ``predict``.
         seed: Fixes all noise.

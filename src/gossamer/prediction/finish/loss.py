@@ -14,7 +14,7 @@ from gossamer.prediction.finish.finish import Finish, widened
 from gossamer.prediction.finish.heads import POINTS, ClassHead
 from gossamer.prediction.prediction import RealPrediction
 
-_MOST_VALUES = 1 << 22
+_MOST_VALUES = 1 << 24
 """Logits at all points that exist at a time, unless one row has more."""
 
 
@@ -47,13 +47,20 @@ class LabelLoss:
         for finish, outputs in self.members:
             assert isinstance(finish.head, ClassHead)
             head = replace(finish.head, scale=scale)
-            members.append((replace(finish, head=head), outputs))
+            if POINTS * outputs.numel() <= _MOST_VALUES:  # kept for all temperatures
+                logits = head.spread(outputs.to(self.dtype))
+                # Row by row in memory within a class: softmax over few classes is then fast.
+                logits = logits.transpose(1, 2).contiguous().transpose(1, 2)
+                members.append((Finish(finish.temperature), logits))
+            else:
+                members.append((replace(finish, head=head), outputs))
         return replace(self, members=members)
 
     def rows(self, temperature: float) -> Tensor:
         """See ``Loss.rows``; the mean over positions where a row has several."""
         _, outputs = self.members[0]
-        per_row = max(POINTS, outputs.shape[0]) * max(1, outputs[0, :1].numel())
+        # At most: with a head every output comes at some points.
+        per_row = max(POINTS, 8 * outputs.shape[0]) * max(1, outputs[0, :1].numel())
         at_once = max(1, _MOST_VALUES // per_row)
         count = len(self.target)
         return torch.cat(
@@ -83,7 +90,7 @@ class LabelLoss:
             logits = torch.cat([torch.zeros_like(logit), logit], 2)
             target = target.reshape(-1)
         index = target.long().unsqueeze(1).expand(len(logits), *target.unsqueeze(1).shape)
-        chosen = logits.gather(2, index).squeeze(2) - logits.logsumexp(2)
+        chosen = logits.transpose(1, 2).log_softmax(1).gather(1, index.transpose(1, 2)).squeeze(1)
         return chosen.logsumexp(0) - math.log(len(logits))
 
 

@@ -1,0 +1,113 @@
+"""A run's finishing step: the validation part chooses, and never judges what it chose."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import gossamer as gs
+import gossamer.train.assembly
+from gossamer.errors import InvalidValue
+from gossamer.train import RunConfig, evaluate, load_dataset, load_run, train
+
+
+@pytest.mark.parametrize("finish", ["temperature", "last_layer"])
+def test_the_posterior_of_a_run_is_finished_by_its_validation_part(
+    tmp_path: Path, small: RunConfig, finish: str
+) -> None:
+    bare = train(small, tmp_path / "bare").metrics
+    config = dataclasses.replace(small, finish=finish)
+    metrics = train(config, tmp_path / "run").metrics
+    dataset, plain = load_dataset(config), load_run(tmp_path / "bare").posterior
+    rows = (dataset.x_val, dataset.y_val)
+    if finish == "temperature":
+        expected = gs.tempered(plain, rows, num_samples=2)
+    else:
+        expected = gs.last_layer(plain, rows, num_data=len(dataset.x_train), num_samples=2)
+    stored = load_run(tmp_path / "run").posterior
+    assert stored.finish_figures == expected.finish_figures
+    one, two = stored.predict(dataset.x_test, 2), expected.predict(dataset.x_test, 2)
+    assert torch.equal(one.probs, two.probs)
+    assert metrics is not None
+    assert bare is not None
+    assert metrics["temperature"] == stored.finish.temperature
+    assert ("last_layer_scale" in metrics) == (finish == "last_layer")
+    assert "temperature" not in bare
+    assert metrics["nll"] == evaluate(stored, dataset, num_samples=2)[0]["nll"]
+    assert metrics["nll"] != bare["nll"]
+
+
+def test_rows_that_chose_do_not_judge(tmp_path: Path, small: RunConfig) -> None:
+    config = dataclasses.replace(small, finish="temperature", evaluate_on="validation")
+    metrics = train(config, tmp_path / "run").metrics
+    dataset, stored = load_dataset(config), load_run(tmp_path / "run").posterior
+    half = len(dataset.x_val) // 2
+    x, y = dataset.x_val, dataset.y_val
+    plain = stored.finished(type(stored.finish)())
+    again = gs.tempered(plain, (x[:half], y[:half]), num_samples=2)
+    assert again.finish.temperature == stored.finish.temperature
+    probs = stored.predict(x[half:], 2).probs
+    nll = -probs.double()[torch.arange(len(probs)), y[half:]].log().mean()
+    assert metrics is not None
+    assert metrics["nll"] == pytest.approx(float(nll), rel=1e-5)
+
+
+def test_a_run_for_real_targets(tmp_path: Path) -> None:
+    config = RunConfig(
+        data="diabetes",
+        model_options={"hidden": [8]},
+        method="rigl",
+        method_options={"sparsity": 0.5},
+        epochs=2,
+        finish="last_layer",
+    )
+    metrics = train(config, tmp_path / "run").metrics
+    assert metrics is not None
+    assert metrics["epistemic"] > 0
+    stored = load_run(tmp_path / "run").posterior
+    assert metrics["aleatoric"] == pytest.approx(
+        stored.preparation.scale_to_original(stored.finish.head.noise.double()).item()
+        * stored.finish.temperature,
+        rel=1e-4,
+    )
+
+
+def test_without_rows_to_choose_by_nothing_is_trained(tmp_path: Path, small: RunConfig) -> None:
+    config = dataclasses.replace(small, finish="temperature", validation_fraction=1e-9)
+    dataset = load_dataset(config)
+    if dataset.validation is None or len(dataset.x_val) < 2:
+        with pytest.raises(InvalidValue, match="needs 2 validation rows or more"):
+            train(config, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(InvalidValue, match="finish"):
+        dataclasses.replace(small, finish="banana")
+
+
+def test_what_cannot_be_finished_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RunConfig(data="diabetes", likelihood_options={"noise_std": "head"}, finish="last_layer")
+    with pytest.raises(InvalidValue, match="a noise of its own; set finish=temperature"):
+        train(real, tmp_path / "run")
+    build = gossamer.train.assembly.build_model
+
+    def squashed(*args, **options):
+        return torch.nn.Sequential(build(*args, **options), torch.nn.LogSoftmax(1))
+
+    monkeypatch.setattr(gossamer.train.assembly, "build_model", squashed)
+    with pytest.raises(InvalidValue, match="does not end in a linear layer"):
+        train(RunConfig(data="digits", finish="last_layer"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_alone_is_told_to_be_unfinished(tmp_path: Path, small: RunConfig) -> None:
+    config = dataclasses.replace(small, finish="temperature")
+    train(config, tmp_path / "run")
+    (tmp_path / "run" / "posterior.safetensors").unlink()
+    loaded = load_run(tmp_path / "run")
+    assert loaded.notice is not None
+    assert "without the run's finishing step" in loaded.notice
+    assert loaded.posterior.finish_figures == {}
