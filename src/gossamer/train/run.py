@@ -155,7 +155,7 @@ def _sit(
         folder.write_start(config, assembly.facts, assembly.dataset.preparation, device)
     total = config.epochs * assembly.facts.steps_per_epoch
     progress.message(
-        f"{config.method} on {config.data}: {assembly.facts.num_data} examples, "
+        f"{config.method}{_of_members(config)} on {config.data}: {assembly.facts.num_data} examples, "
         f"{config.epochs} epochs, {total} steps; run folder {folder.path}"
     )
     for note in assembly.dataset.notes:
@@ -251,6 +251,12 @@ def _tell_of_changes(
                 f"{key} was {before.get(key)} and is {now[key]}: "
                 "going on, but bit-for-bit equality with an unbroken run is not assured"
             )
+
+
+def _of_members(config: RunConfig) -> str:
+    if config.members in (None, 1):
+        return ""
+    return f", {config.members} members" + (" by cycles" if config.harvest == "cycles" else "")
 
 
 def _figures(metrics: dict[str, Any]) -> str:
