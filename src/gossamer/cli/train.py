@@ -44,6 +44,12 @@ _FLAGS: dict[str, tuple[str, str]] = {
 }
 """Options that are one setting each: placeholder and help."""
 
+_FINISHES = {
+    "last-layer": "put a Gaussian on the last layer, chosen by the validation part",
+    "temperature": "divide logits by a temperature, chosen by the validation part",
+}
+"""Finishing steps, one at most."""
+
 SHIFT_HELP = (
     "measure the test inputs under this corruption too, in five severities: "
     "rotation, noise, blur, contrast, or all that fit; may be repeated"
@@ -72,6 +78,15 @@ def add_train(parser: Parser) -> None:
         help="score this data set as out of distribution at the end; may be repeated",
     )
     parser.add_argument("--shift", metavar="NAME", action="append", default=[], help=SHIFT_HELP)
+    finish = parser.add_mutually_exclusive_group()
+    for flag, text in _FINISHES.items():
+        finish.add_argument(
+            f"--{flag}",
+            dest="finish",
+            action="store_const",
+            const=flag.replace("-", "_"),
+            help=text,
+        )
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -161,7 +176,7 @@ def draw_metrics(values: dict[str, Any], console: Console, ood: Sequence[str] = 
 def _given(args: argparse.Namespace) -> list[str]:
     """The options that were given, and what follows ``--set``, as ``key=value`` texts."""
     found = vars(args)
-    keys = [flag.replace("-", "_") for flag in _FLAGS]
+    keys = [*(flag.replace("-", "_") for flag in _FLAGS), "finish"]
     options = [f"{key}={found[key]}" for key in keys if found[key] is not None]
     return [*options, *args.assignments]
 

@@ -187,6 +187,7 @@ def mixture(posteriors: Sequence[Posterior], weights: int | None = None) -> Post
             live on different devices.
 
     Example:
+        >>> from gossamer.prediction import posterior_of
         >>> nets = [gossamer.to_sparse(nn.Linear(8, 3), sparsity=0.75) for _ in range(2)]
         >>> both = mixture([posterior_of(net) for net in nets])
         >>> both.size, both.max_samples

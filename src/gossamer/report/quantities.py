@@ -90,6 +90,10 @@ QUANTITIES: dict[str, Quantity] = {
         f"shift_{key}": Quantity(f"{words} under shift", _UNDER_SHIFT, better)
         for key, (words, better) in _SHIFTED.items()
     },
+    "temperature": Quantity("temperature", "What logits are divided by; chosen on held-out rows."),
+    "last_layer_scale": Quantity(
+        "last layer's scale", "Factor of the last layer's variance; 0 is temperature alone."
+    ),
     "nnz": Quantity("nnz", "Weights kept.", "lower", "count"),
     "sparsity": Quantity("sparsity", "Share of the weights removed.", None, "exact"),
     "checkpoint_bytes": Quantity("checkpoint", "Size of the saved state.", "lower", "bytes"),

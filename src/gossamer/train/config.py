@@ -53,6 +53,9 @@ class RunConfig:
         evaluate_on: What the final metrics are of: the ``"test"`` part, or, while settings are
             being chosen, the ``"validation"`` part; the test part is then not looked at.
         select: Tested is the ``"last"`` state, or the ``"best"`` checkpoint by validation NLL.
+        finish: What the validation part adds when training has ended: ``"temperature"`` or
+            ``"last_layer"`` (see docs/last-layer.md). Where the metrics are of the validation part
+            too, its first half chooses and its second half is measured.
         patience: Stop where the validation NLL has not improved for so many epochs; ``None``
             trains all of them.
         checkpoint_every: Epochs between checkpoints; the best is chosen among them.
@@ -89,6 +92,7 @@ class RunConfig:
     noise: Literal["weight", "local", "both"] = "weight"
     evaluate_on: Literal["test", "validation"] = "test"
     select: Literal["last", "best"] = "last"
+    finish: Literal["none", "temperature", "last_layer"] = "none"
     patience: Count | None = None
     checkpoint_every: Count = 1
     keep_checkpoints: Count = 2

@@ -59,7 +59,8 @@ def evaluate(
             ``"all"``: ``shift_rotation_3_accuracy`` and so on, means as ``shift_accuracy``.
 
     Returns:
-        Metrics by their JSON keys, regression in original units; and curves by name.
+        Metrics by their JSON keys, regression in original units, with ``temperature`` and
+        ``last_layer_scale`` where the posterior has them; and curves by name.
 
     Raises:
         InvalidData: The data set has no such part.
@@ -93,6 +94,7 @@ def evaluate(
         if place == 0:
             curves = answer_curves(answers, outside)
     metrics.update(posterior.size)
+    metrics.update(posterior.finish_figures)
     with posterior.draws.sample(0, seed=seed, noise="weight") as network:
         curves.update(weight_curves(network))
     return metrics, curves

@@ -94,7 +94,9 @@ def load_run(
     posterior = method.posterior()
     posterior.preparation = preparation
     posterior.about = about_run(config, facts, found.step)
-    notices = [text for text in (notice, found.notice) if text is not None]
+    bare = "without the run's finishing step, which only its posterior file holds"
+    unfinished = None if config.finish == "none" else bare
+    notices = [text for text in (notice, found.notice, unfinished) if text is not None]
     return LoadedRun(config, posterior, found.step, "; ".join(notices) or None)
 
 

@@ -26,6 +26,7 @@ from gossamer.train.config import RunConfig
 from gossamer.train.device import device_of, own_noise, portable, resolve_device
 from gossamer.train.evaluation import VALIDATION_SAMPLES, Metrics
 from gossamer.train.examples import Batches
+from gossamer.train.finishing import check_finish, finished
 from gossamer.train.folder import RunFolder
 from gossamer.train.keeper import Keeper
 from gossamer.train.load import about_run
@@ -100,6 +101,7 @@ def train(
         stored = folder.read_config()[1] if folder.is_started else None
         # Whatever is wrong is told before a folder is made.
         assembly = assemble(config, stored, device)
+        check_finish(config, assembly)
         folder.make()
         with FolderLock(folder.path):
             if not resume:
@@ -204,12 +206,12 @@ def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) 
         state = load_checkpoint(chosen)
         saved_on = state.get("device", "cpu")
         assembly.method.load_state_dict(portable(state["method"], saved_on, fit.device))
-    posterior = assembly.method.posterior()
+    posterior, judged = finished(config, assembly)
     posterior.preparation = assembly.dataset.preparation
     posterior.about = about_run(config, assembly.facts, chosen.step)
     metrics, curves = evaluation.evaluate(
         posterior,
-        assembly.dataset,
+        judged,
         part="val" if config.evaluate_on == "validation" else "test",
         num_samples=config.num_samples,
         noise=config.noise,

@@ -25,6 +25,7 @@ MOST_FEATURES = 8192
 """Features of a last layer: their second moments are a square matrix."""
 
 
+@torch.no_grad()
 def class_head(
     posterior: Posterior, x: Tensor, num_data: int, rank: int, sampling: Sampling
 ) -> ClassHead:

@@ -75,6 +75,7 @@ class Evidence:
         return math.exp(found)
 
 
+@torch.no_grad()
 def real_head(
     posterior: Posterior, rows: tuple[Tensor, Tensor], sampling: Sampling, *, adds: bool
 ) -> RealHead:
