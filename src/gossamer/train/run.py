@@ -157,8 +157,9 @@ def _sit(
         folder.write_start(config, assembly.facts, assembly.dataset.preparation, device)
     total = config.epochs * assembly.facts.steps_per_epoch
     progress.message(
-        f"{config.method}{_of_members(config)} on {config.data}: {assembly.facts.num_data} examples, "
-        f"{config.epochs} epochs, {total} steps; run folder {folder.path}"
+        f"{config.method}{_of_members(config)} on {config.data}: "
+        f"{assembly.facts.num_data} examples, {config.epochs} epochs, {total} steps; "
+        f"run folder {folder.path}"
     )
     for note in assembly.dataset.notes:
         progress.message(note)
