@@ -62,6 +62,10 @@ class Membership:
             raise UnknownName("member_start", str(self.member_start), ("own", "same"))
         if self.member_sparsity is not None and not 0.0 <= self.member_sparsity < 1.0:
             raise InvalidValue("member_sparsity", self.member_sparsity, "must lie in [0, 1)")
+        if self.harvest == "cycles" and self.member_start is not None:
+            raise InvalidValue(
+                "member_start", self.member_start, "is not for cycles, which have one start"
+            )
         if self.members == 1 and self.member_sparsity is not None:
             raise InvalidValue(
                 "member_sparsity",
@@ -163,7 +167,7 @@ def joint(
         num_data: Number of training examples.
         total_steps: Optimiser steps of each member, or of all cycles together.
         likelihood: Of which every member has a copy.
-        generator: Source of the structure; the seed of all members' noise is drawn from it.
+        generator: Source of the structure of all members, as of ``gossamer.build``.
     """
     arguments: Mapping[str, Any] = {"num_data": num_data, "total_steps": total_steps}
     if plan.members == 1:
@@ -188,7 +192,10 @@ def joint(
         return entry.build(own_config, own, likelihood=copy.deepcopy(likelihood), **arguments)
 
     seed = int(torch.randint(2**62, (), generator=generator))
-    method = Members(name, [partial(start, number) for number in range(plan.members)], seed)
+    # A generator is for structure: processes that share it have noise of their own.
+    noise_seed = None if generator is None else int(torch.randint(2**62, ()))
+    starts = [partial(start, number) for number in range(plan.members)]
+    method = Members(name, starts, seed, noise_seed)
     method.weights = _measure(config, plan, counts[0])
     return method
 
