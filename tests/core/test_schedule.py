@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from gossamer.core.schedule import (
     Constant,
+    CosineCycles,
     CosineDecay,
     Cyclical,
     LinearWarmup,
+    SwapCycles,
     SwapSchedule,
+    cycle_ends,
     linear_warmup,
 )
 from gossamer.errors import InvalidValue
@@ -130,3 +133,48 @@ def test_nothing_is_due_without_a_span():
 def test_wrong_settings(build, message):
     with pytest.raises(InvalidValue, match=message):
         build()
+
+
+@given(st.integers(2, 500), st.integers(1, 6))
+def test_cycles_end_with_the_run(steps, cycles):
+    """The first takes half of it, the others differ by one step at most."""
+    if steps < 4 * cycles:
+        return
+    ends = cycle_ends(steps, cycles)
+    assert len(ends) == cycles
+    assert ends[-1] == steps
+    lengths = [end - start for start, end in zip((0, *ends), ends, strict=False)]
+    assert min(lengths) >= 1
+    if cycles > 1:
+        assert abs(lengths[0] - steps / 2) <= 0.5
+        assert max(lengths[1:]) - min(lengths[1:]) <= 1
+
+
+def test_cycles_by_hand():
+    assert cycle_ends(100, 3) == (50, 75, 100)
+    assert cycle_ends(100, 2) == (50, 100)
+    assert cycle_ends(7, 1) == (7,)
+    assert cycle_ends(100, 2, first=0.3) == (30, 100)
+    with pytest.raises(InvalidValue, match="cycles = 9: must leave each a step, of 10 in all"):
+        cycle_ends(10, 9)
+    schedule = CosineCycles((4, 6))
+    root = math.sqrt(0.5)
+    wanted = [1.0, (1 + root) / 2, 0.5, (1 - root) / 2, 1.0, 0.5, 0.0, 0.0]
+    assert [schedule(t) for t in range(8)] == pytest.approx(wanted, abs=CLOSE)
+
+
+@given(st.integers(2, 80), st.integers(1, 4), st.sampled_from([0.5, 0.75, 1.0]))
+def test_swaps_of_a_cycle_are_those_of_a_run_of_its_length(steps, every, end_fraction):
+    ends = (steps, steps + 7, steps + 20)
+    swaps = SwapCycles(ends, 0.5, end_fraction, every)
+    start = 0
+    for end in ends:
+        alone = SwapSchedule(end - start, 0.5, end_fraction, every)
+        for place in range(1, end - start + 1):
+            assert swaps.is_due(start + place) == alone.is_due(place)
+            assert swaps.share(start + place) == alone.share(place)
+            assert swaps.count(start + place, 1000) == alone.count(place, 1000)
+        start = end
+    assert swaps.max_count(1001) == 500
+    assert not swaps.is_due(ends[-1] + every)
+    assert swaps.share(ends[-1] + 5) == 0.0

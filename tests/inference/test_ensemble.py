@@ -64,3 +64,36 @@ def test_its_networks_are_dense_and_start_apart():
     assert torch.equal(first[0], given[0].weight.detach().flatten())
     assert not torch.equal(first[1], first[0])
     assert not torch.equal(first[1], first[2])
+
+
+def test_the_moments_of_real_targets_are_those_of_the_mixture():
+    """μ* = mean μ_m, σ*² = mean(σ_m² + μ_m²) - μ*², with a noise that each member learns itself."""
+    torch.manual_seed(1)
+    x, y = torch.randn(40, 4), torch.randn(40)
+    method = gs.build(
+        "ensemble",
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
+        num_data=40,
+        total_steps=30,
+        likelihood="gaussian",
+        members=3,
+        lr=0.05,
+    )
+    for _ in range(30):
+        method.step((x, y))
+    method.model.eval()
+    means = method.model(x).detach().double()[..., 0]
+    noises = torch.stack(
+        [
+            member.posterior().predict(x, 1).aleatoric.double().reshape(-1)
+            for member in method.members
+        ]
+    )
+    assert float(noises.std(0).min()) > 0.0, "each has its own"
+    found = gs.predict(method, x, 3)
+    mean, variance = means.mean(0), (noises**2 + means**2).mean(0) - means.mean(0) ** 2
+    torch.testing.assert_close(found.mean.double(), mean, rtol=1e-5, atol=1e-6)
+    total = found.epistemic.double() ** 2 + found.aleatoric.double() ** 2
+    torch.testing.assert_close(total, variance, rtol=1e-4, atol=1e-6)
+    disagreement = means.var(0, unbiased=False)
+    torch.testing.assert_close(found.epistemic.double() ** 2, disagreement, rtol=1e-3, atol=1e-6)

@@ -74,6 +74,33 @@ def test_torch_s_generator_is_left_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_generator_is_for_structure_and_not_for_noise():
+    """As of one network: processes that share a generator seed their noise apart."""
+    states = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        method = gs.build(
+            "ssvi",
+            net,
+            num_data=60,
+            total_steps=12,
+            members=2,
+            sparsity=0.5,
+            generator=torch.Generator().manual_seed(7),
+        )
+        start = copy.deepcopy(dict(method.model.state_dict()))
+        run(method, 2)
+        states.append((start, method.state_dict()))
+    assert_same_state(states[0][0], states[1][0])
+    assert_same_state(states[0][1], states[2][1])
+    ours, theirs = (weights_of(state) for _, state in states[:2])
+    assert all(not torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def weights_of(state: dict) -> list[torch.Tensor]:
+    return [one["state"]["model"]["0.weight_mean"] for one in state["members"]]
+
+
 def test_swaps_of_all_members_are_told():
     def info(nll: float, swap: SwapInfo | None) -> StepInfo:
         return StepInfo(nll + 1, nll, 1.0, 0.5, 0.1, 0.25, swap)

@@ -197,6 +197,11 @@ def test_samplers_have_no_members(name):
         ("rigl", {"members": 0}, "members = 0: must be at least 1"),
         ("rigl", {"members": 2, "member_sparsity": 1.0}, r"member_sparsity = 1.0: must lie in"),
         ("rigl", {"member_sparsity": 0.5}, "member_sparsity = 0.5: is of several members"),
+        (
+            "rigl",
+            {"harvest": "cycles", "member_start": "own"},
+            "member_start.*which have one start",
+        ),
         ("dense_vi", {"members": 2, "member_sparsity": 0.5}, "is not for dense_vi"),
         ("ensemble", {"member_sparsity": 0.5}, "member_sparsity.*ensemble, which has its own"),
         ("ensemble", {"harvest": "cycles"}, "harvest.*ensemble, which has its own"),

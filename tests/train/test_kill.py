@@ -29,18 +29,23 @@ METHODS: dict[str, dict[str, Any]] = {
     "rigl": {},
     "dense_vi": {"sparsity": None, "update_every": None},
     "sgd": {"update_every": None},
+    "rigl, members": {"run": {"members": 2}},
+    "ngvi, members": {"run": {"members": 2}},
+    "ssvi, cycles": {"run": {"members": 2, "harvest": "cycles"}},
+    "ensemble": {"update_every": None, "run": {"members": 2}},
 }
 
 
 def of_method(config: RunConfig, name: str) -> RunConfig:
     changes = dict(METHODS[name])
-    preset = changes.pop("preset", "default")
+    preset, run = changes.pop("preset", "default"), changes.pop("run", {})
     options = {**config.method_options, **changes}
     return dataclasses.replace(
         config,
         method=name.partition(",")[0],
         preset=preset,
         method_options={k: v for k, v in options.items() if v is not None},
+        **run,
     )
 
 

@@ -30,7 +30,9 @@ class Members:
     Args:
         name: Key of the method in the registry.
         starts: Build the members, each by a function that is called with that member's noise.
-        seed: Member k has the noise of (seed, k), whatever their number.
+        seed: Member k starts with the noise of (seed, k), whatever their number.
+        noise_seed: Steps of member k have the noise of (noise_seed, k); ``None`` goes on with the
+            noise that it was built with.
         weights: Weights of the dense network that sparsity is told against; all members' own
             together if ``None``.
 
@@ -47,15 +49,18 @@ class Members:
         name: str,
         starts: Sequence[Callable[[], Method]],
         seed: int,
+        noise_seed: int | None = None,
         weights: int | None = None,
     ) -> None:
         self.name = name
         self.weights = weights
-        self._noises = [_Noise(fold_seed(seed, number)) for number in range(len(starts))]
+        self._noises = _noises(seed, len(starts))
         self.members: list[Method] = []
         for start, noise in zip(starts, self._noises, strict=True):
             with noise.active():
                 self.members.append(start())
+        if noise_seed is not None:
+            self._noises = _noises(noise_seed, len(starts))
         self.model = Networks([member.model for member in self.members])
 
     @property
@@ -147,6 +152,10 @@ class _Noise:
                 yield
             finally:
                 self.state = _generators()
+
+
+def _noises(seed: int, count: int) -> list[_Noise]:
+    return [_Noise(fold_seed(seed, number)) for number in range(count)]
 
 
 @contextmanager

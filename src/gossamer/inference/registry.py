@@ -15,13 +15,12 @@ from gossamer.inference import methods
 from gossamer.inference.method import Method, MethodEntry
 from gossamer.inference.sharing import (
     Harvest,
-    Networks,
-    Start,
     default_settings,
     has_own_members,
     joint,
     membership,
 )
+from gossamer.inference.starts import Networks, Start
 from gossamer.likelihoods import Likelihood, make_likelihood
 from gossamer.settings import checked
 

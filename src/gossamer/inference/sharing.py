@@ -1,4 +1,4 @@
-"""How members share one budget of weights, and where each of them starts.
+"""How members share one budget of weights.
 
 ``joint`` builds what ``gossamer.build(..., members=M)`` gives: M methods of one name, or one whose
 run is cut into M.
@@ -7,7 +7,7 @@ run is cut into M.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal
@@ -20,14 +20,11 @@ from gossamer.inference.cycles import Cycles
 from gossamer.inference.gradient import DescentConfig
 from gossamer.inference.members import Members
 from gossamer.inference.method import Method, MethodEntry
+from gossamer.inference.starts import Networks, Start, network_of, networks, weights_in
 from gossamer.likelihoods import Likelihood
 from gossamer.nn.candidates import find_candidates
 
-Networks = nn.Module | Callable[[], nn.Module]
-"""A network, or a function that makes one."""
-
 Harvest = Literal["runs", "cycles"]
-Start = Literal["own", "same"]
 
 CYCLE_SWAPS = 0.5
 """Share of the weights that a cycle swaps at its start, unless told."""
@@ -62,6 +59,10 @@ class Membership:
             raise UnknownName("member_start", str(self.member_start), ("own", "same"))
         if self.member_sparsity is not None and not 0.0 <= self.member_sparsity < 1.0:
             raise InvalidValue("member_sparsity", self.member_sparsity, "must lie in [0, 1)")
+        if self.harvest == "cycles" and self.member_start is not None:
+            raise InvalidValue(
+                "member_start", self.member_start, "is not for cycles, which have one start"
+            )
         if self.members == 1 and self.member_sparsity is not None:
             raise InvalidValue(
                 "member_sparsity",
@@ -163,7 +164,7 @@ def joint(
         num_data: Number of training examples.
         total_steps: Optimiser steps of each member, or of all cycles together.
         likelihood: Of which every member has a copy.
-        generator: Source of the structure; the seed of all members' noise is drawn from it.
+        generator: Source of the structure of all members, as of ``gossamer.build``.
     """
     arguments: Mapping[str, Any] = {"num_data": num_data, "total_steps": total_steps}
     if plan.members == 1:
@@ -188,63 +189,12 @@ def joint(
         return entry.build(own_config, own, likelihood=copy.deepcopy(likelihood), **arguments)
 
     seed = int(torch.randint(2**62, (), generator=generator))
-    method = Members(name, [partial(start, number) for number in range(plan.members)], seed)
+    # A generator is for structure: processes that share it have noise of their own.
+    noise_seed = None if generator is None else int(torch.randint(2**62, ()))
+    starts = [partial(start, number) for number in range(plan.members)]
+    method = Members(name, starts, seed, noise_seed)
     method.weights = _measure(config, plan, counts[0])
     return method
-
-
-def networks(model: Networks, start: Start | None, *, differ: bool) -> Callable[[int], nn.Module]:
-    """From the number of a member to its initial network.
-
-    Args:
-        model: A network, or a function that makes one.
-        start: As of ``Membership``.
-        differ: Whether supports tell members apart that start from the same weights.
-
-    Raises:
-        InvalidValue: It is not said where members start that nothing else tells apart; or a part
-            of the network cannot be drawn anew.
-    """
-    if not isinstance(model, nn.Module):
-        if start != "same":
-            return lambda number: network_of(model)
-        made: list[nn.Module] = []
-
-        def first(number: int) -> nn.Module:
-            made.extend([network_of(model)] if not made else [])
-            return made[0]
-
-        return first
-    given: nn.Module = model
-    if start is None and not differ:
-        raise InvalidValue(
-            "member_start",
-            None,
-            "must be told for dense members of one given network: nothing else tells them apart",
-            "give a function, model=lambda: Net(); or member_start='own' to draw weights anew",
-        )
-    if start != "own":
-        return lambda number: given
-    _require_drawable(given)
-    return lambda number: given if number == 0 else _drawn_anew(given)
-
-
-def network_of(model: Networks) -> nn.Module:
-    """The network itself, or what the function makes."""
-    network = model if isinstance(model, nn.Module) else model()
-    if not isinstance(network, nn.Module):
-        raise InvalidValue("model", type(network).__name__, "must be or make a torch module")
-    return network
-
-
-def weights_in(network: nn.Module) -> int:
-    """Weights of all layers that a method converts, each shared one once."""
-    found = 0
-    for candidate in find_candidates(network):
-        weight = candidate.modules[0].weight
-        assert isinstance(weight, torch.Tensor)
-        found += weight.numel()
-    return found
 
 
 def _is_sparse(config: Any, plan: Membership) -> bool:
@@ -291,28 +241,6 @@ def _measure(config: Any, plan: Membership, weights: int) -> int:
     shares = plan.member_sparsity is None and _is_sparse(config, plan)
     fits = shares or plan.members * each <= 1.0
     return weights if fits else plan.members * weights
-
-
-def _require_drawable(network: nn.Module) -> None:
-    for name, module in network.named_modules():
-        if any(True for _ in module.parameters(recurse=False)) and not callable(
-            getattr(module, "reset_parameters", None)
-        ):
-            raise InvalidValue(
-                "model",
-                name or type(network).__name__,
-                f"is a {type(module).__name__}, which has no reset_parameters to draw it anew",
-                "give a function that makes networks: model=lambda: Net()",
-            )
-
-
-def _drawn_anew(network: nn.Module) -> nn.Module:
-    def draw(module: nn.Module) -> None:
-        reset: Any = getattr(module, "reset_parameters", None)
-        if callable(reset):
-            reset()
-
-    return copy.deepcopy(network).apply(draw)
 
 
 def _has(entry: MethodEntry, setting: str) -> bool:

@@ -5,13 +5,10 @@ The average over its samples or moments in one pass, each with its epistemic and
 
 from gossamer.prediction.archive import load
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
-<<<<<<< HEAD
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finish.fit import last_layer, tempered
-from gossamer.prediction.mixture import Mixture, mixture
-=======
 from gossamer.prediction.low_rank import LowRankCentre, LowRankDraws
->>>>>>> wt-rivals
+from gossamer.prediction.mixture import Mixture, mixture
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from gossamer.prediction.source import HasPosterior, posterior_of, predict, predict_moments
@@ -23,12 +20,9 @@ __all__ = [
     "Finish",
     "GaussianDraws",
     "HasPosterior",
-<<<<<<< HEAD
-    "Mixture",
-=======
     "LowRankCentre",
     "LowRankDraws",
->>>>>>> wt-rivals
+    "Mixture",
     "NoiseDraws",
     "Posterior",
     "Prediction",

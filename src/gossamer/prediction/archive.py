@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from gossamer.data import Preparation
 from gossamer.errors import CheckpointError, GossamerError, InvalidData, InvalidValue
 from gossamer.files import gossamer_version, write_whole
-<<<<<<< HEAD
 from gossamer.prediction.stored import (
     PLAIN_KEYS,
     NeedsNetwork,
@@ -36,15 +35,6 @@ from gossamer.prediction.stored import (
     describe_posterior,
     posterior_from,
 )
-=======
-from gossamer.likelihoods import LIKELIHOODS, Likelihood, make_likelihood
-from gossamer.models import build_model
-from gossamer.nn import restore_backends
-from gossamer.nn.replica import replicate
-from gossamer.nn.skeleton import backends, describe, skeleton
-from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
-from gossamer.prediction.low_rank import LowRankDraws
->>>>>>> wt-rivals
 
 if TYPE_CHECKING:
     from gossamer.prediction.posterior import Posterior
@@ -114,112 +104,7 @@ def load(path: str | os.PathLike[str], *, network: nn.Module | None = None) -> P
         raise _damaged(file, str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from error
-<<<<<<< HEAD
     return found
-=======
-    return Posterior(draws, likelihood, preparation, about)
-
-
-class _NeedsNetwork(InvalidValue):
-    """The caller has to bring the architecture."""
-
-
-class _Tensors:
-    """Tensors of a file, each distinct one once, whatever it is called."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Tensor] = {}
-        self._keys: dict[tuple[object, ...], str] = {}
-
-    def key_of(self, tensor: Tensor) -> str:
-        """The key of a tensor in the file."""
-        held = tensor.detach().cpu().contiguous()
-        content = held.view(-1).view(torch.uint8).numpy().data if held.numel() else b""
-        mark = (held.dtype, held.shape, hashlib.sha256(content).digest())
-        if mark not in self._keys:
-            self._keys[mark] = str(len(self.found))
-            self.found[self._keys[mark]] = held.clone()  # safetensors refuses shared memory
-        return self._keys[mark]
-
-    def keys_of(self, state: Mapping[str, Tensor]) -> dict[str, str]:
-        """The keys of a state."""
-        return {name: self.key_of(tensor) for name, tensor in state.items()}
-
-
-def _describe_draws(draws: Draws, tensors: _Tensors) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """What kind they are, and the states of their networks, the latest last."""
-    if isinstance(draws, NoiseDraws):
-        return {"kind": "noise"}, [tensors.keys_of(draws.network.state_dict())]
-    if isinstance(draws, StoredDraws):
-        indices = reversed(range(draws.max_samples))
-        return {"kind": "stored"}, [tensors.keys_of(draws.state(index)) for index in indices]
-    if isinstance(draws, GaussianDraws):
-        centres = [
-            {"name": c.name, "mean": tensors.key_of(c.mean), "rho": tensors.key_of(c.rho)}
-            for c in draws.centres
-        ]
-        # At the means: the parameters themselves hold the draw of the last training step.
-        state = {**draws.network.state_dict(), **{c.name: c.mean for c in draws.centres}}
-        about = {"kind": "gaussian", "alpha": draws.alpha, "centres": centres}
-        return about, [tensors.keys_of(state)]
-    if isinstance(draws, LowRankDraws):
-        return draws.described(tensors.key_of), [tensors.keys_of(draws.state())]
-    raise InvalidValue(
-        "draws", type(draws).__name__, "cannot be kept in a file", "save their networks instead"
-    )
-
-
-def _draws_of(
-    about: Mapping[str, Any],
-    network: nn.Module,
-    states: list[dict[str, Tensor]],
-    tensors: Mapping[str, Tensor],
-) -> Draws:
-    makers: dict[str, Callable[[], Draws]] = {
-        "noise": lambda: NoiseDraws(network),
-        "stored": lambda: StoredDraws(network, states),
-        "low_rank": lambda: LowRankDraws.of(about, network, tensors),
-        "gaussian": lambda: GaussianDraws(
-            network,
-            [
-                Centre(str(c["name"]), tensors[c["mean"]], tensors[c["rho"]])
-                for c in about["centres"]
-            ],
-            float(about["alpha"]),
-        ),
-    }
-    return makers[about["kind"]]()
-
-
-def _likelihood_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Likelihood:
-    likelihood = make_likelihood(str(about["name"]), **about["options"])
-    likelihood.load_state_dict({name: tensors[key] for name, key in about["state"].items()})
-    return likelihood
-
-
-def _architecture(file: Path, model: Mapping[str, Any] | None) -> nn.Module:
-    """The torch network that a file names, without values."""
-    if model is None:
-        raise _NeedsNetwork(
-            "network",
-            str(file),
-            "holds a network that Gossamer cannot build by itself",
-            "give the torch architecture: load(path, network=...)",
-        )
-    with torch.device("meta"):
-        return build_model(
-            str(model["name"]),
-            input_shape=model["input_shape"],
-            output_size=model["output_size"],
-            **model["options"],
-        )
-
-
-def _require_whole(network: nn.Module) -> None:
-    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
-        if tensor.is_meta:
-            raise InvalidData(name, None, "is not in the file")
->>>>>>> wt-rivals
 
 
 def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -20,6 +20,7 @@ from gossamer.nn.replica import replicate
 from gossamer.nn.skeleton import backends, describe, skeleton
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
 from gossamer.prediction.finish.record import describe_finish, finish_from
+from gossamer.prediction.low_rank import LowRankDraws
 
 if TYPE_CHECKING:
     from gossamer.prediction.posterior import Posterior
@@ -131,6 +132,8 @@ def _describe_draws(draws: Draws, tensors: Tensors) -> tuple[dict[str, Any], lis
         state = {**draws.network.state_dict(), **{c.name: c.mean for c in draws.centres}}
         about = {"kind": "gaussian", "alpha": draws.alpha, "centres": centres}
         return about, [tensors.keys_of(state)]
+    if isinstance(draws, LowRankDraws):
+        return draws.described(tensors.key_of), [tensors.keys_of(draws.state())]
     raise InvalidValue(
         "draws", type(draws).__name__, "cannot be kept in a file", "save their networks instead"
     )
@@ -145,6 +148,7 @@ def _draws_of(
     makers: dict[str, Callable[[], Draws]] = {
         "noise": lambda: NoiseDraws(network),
         "stored": lambda: StoredDraws(network, states),
+        "low_rank": lambda: LowRankDraws.of(about, network, tensors),
         "gaussian": lambda: GaussianDraws(
             network,
             [

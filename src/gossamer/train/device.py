@@ -94,6 +94,13 @@ def portable(state: dict[str, Any], saved_on: str, device: torch.device) -> dict
     """
     if device.type != "cpu" and "samples" in state:
         state = {**state, "samples": _moved(state["samples"], device)}
+    if "members" in state:
+        members = [
+            {**one, "state": portable(one["state"], saved_on, device)} for one in state["members"]
+        ]
+        return {**state, "members": members}
+    if "training" in state:
+        return {**state, "training": portable(state["training"], saved_on, device)}
     if torch.device(saved_on).type == device.type:
         return state
     return {**state, **{key: {} for key in _BACKENDS if key in state}}

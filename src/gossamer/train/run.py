@@ -157,8 +157,9 @@ def _sit(
         folder.write_start(config, assembly.facts, assembly.dataset.preparation, device)
     total = config.epochs * assembly.facts.steps_per_epoch
     progress.message(
-        f"{config.method} on {config.data}: {assembly.facts.num_data} examples, "
-        f"{config.epochs} epochs, {total} steps; run folder {folder.path}"
+        f"{config.method}{_of_members(config)} on {config.data}: "
+        f"{assembly.facts.num_data} examples, {config.epochs} epochs, {total} steps; "
+        f"run folder {folder.path}"
     )
     for note in assembly.dataset.notes:
         progress.message(note)
@@ -253,6 +254,12 @@ def _tell_of_changes(
                 f"{key} was {before.get(key)} and is {now[key]}: "
                 "going on, but bit-for-bit equality with an unbroken run is not assured"
             )
+
+
+def _of_members(config: RunConfig) -> str:
+    if config.members in (None, 1):
+        return ""
+    return f", {config.members} members" + (" by cycles" if config.harvest == "cycles" else "")
 
 
 def _figures(metrics: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ from torch import nn
 from gossamer.inference.gradient import GradientMethod, OptimizerConfig
 from gossamer.inference.method import Method, MethodEntry
 from gossamer.inference.objective import ELBO
-from gossamer.inference.sharing import Membership, Networks, joint
+from gossamer.inference.sharing import Membership, joint
+from gossamer.inference.starts import Networks
 from gossamer.likelihoods import Likelihood
 from gossamer.nn import to_sparse
 from gossamer.ops import AUTO
