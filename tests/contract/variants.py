@@ -27,5 +27,6 @@ VARIANTS: dict[str, MethodEntry] = {
     for method, name, settings in (
         ("ssvi", "ssvi_empirical", {"prior_std": "empirical"}),
         ("dense_vi", "dense_vi_empirical", {"prior_std": "empirical"}),
+        ("ssvi", "ssvi_absent", {"absent_variance": "all"}),
     )
 }

@@ -35,6 +35,7 @@ from gossamer.inference.subspace import Subspace, SwapRule
 from gossamer.likelihoods import Likelihood
 from gossamer.nn import to_bayesian, weights_of
 from gossamer.nn.candidates import find_candidates
+from gossamer.nn.convert import AbsentVariance
 from gossamer.nn.prior import POSTERIOR_SHARE, PosteriorStd, PriorStd
 from gossamer.ops import AUTO
 from gossamer.prediction import NoiseDraws, Posterior
@@ -307,6 +308,7 @@ def bayesian_copy(
     sparsity: float,
     sparsity_distribution: str = "erk",
     *,
+    absent_variance: AbsentVariance = "none",
     generator: torch.Generator | None = None,
 ) -> nn.Module:
     """A Bayesian copy of ``model`` with the prior and initial posterior of ``config``."""
@@ -321,6 +323,7 @@ def bayesian_copy(
         prior_std=config.prior_std,
         posterior_std=config.posterior_std,
         posterior_share=config.posterior_share,
+        absent_variance=absent_variance,
         backend=config.backend,
         generator=generator,
     )

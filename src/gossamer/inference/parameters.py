@@ -42,7 +42,7 @@ def parameter_groups(
         if value is not None and not value >= 0.0:
             raise InvalidValue(name, value, "must not be negative")
     layers = sparse_layers(model).values()
-    roles = {id(v.parameter): v.role for layer in layers for v in layer.vectors}
+    roles = {id(v.parameter): v.role for layer in layers for v in (*layer.vectors, *layer.factors)}
     weights, std, biases = [], [], []
     for parameter in model.parameters():
         if not parameter.requires_grad:

@@ -375,7 +375,7 @@ class Subspace:
 
     def _std(self, weight: Weight) -> Tensor | None:
         """σ of a weight: its layer's, or that of an optimiser which holds the posterior."""
-        std = weight.layer.weight_std
+        std = weight.layer.marginal_std
         if std is None and isinstance(self.optimizer, HoldsPosterior):
             return self.optimizer.std_of(weight.values)
         return std

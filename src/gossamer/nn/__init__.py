@@ -1,6 +1,6 @@
 """Sparse layers, conversion from and to plain torch models, and what they cost."""
 
-from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer, Vector
+from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
 from gossamer.nn.batchnorm import NativeBatchNorm
 from gossamer.nn.conv import (
     BayesianConv1d,
@@ -31,6 +31,7 @@ from gossamer.nn.stochastic import (
     StochasticModule,
     is_stochastic,
 )
+from gossamer.nn.vector import Vector
 from gossamer.nn.walk import (
     Weight,
     kl_divergence,

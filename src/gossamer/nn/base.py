@@ -6,7 +6,6 @@ A Bayesian layer uses its weights in one of three ways: the mean, one draw, or l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,7 +16,9 @@ from gossamer.core.priors import EmpiricalGaussian, Gaussian, Prior
 from gossamer.core.sigma_init import SigmaRule
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import InvalidValue
-from gossamer.nn.stochastic import NeedsOwnPass, Noise, StochasticModule
+from gossamer.nn.absent import AbsentWeights
+from gossamer.nn.stochastic import NeedsOwnPass, Noise
+from gossamer.nn.vector import Vector
 from gossamer.ops import (
     Backend,
     Growth,
@@ -29,23 +30,6 @@ from gossamer.ops import (
     in_backward,
     version_of,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Vector:
-    """One vector ``[nnz]`` over the support of a layer.
-
-    Attributes:
-        name: The name of the parameter in the layer.
-        parameter: The vector.
-        role: ``value``: what the weight is; weight decay applies to it. ``scale``: how uncertain it
-            is; it is never decayed and has a learning rate of its own.
-    """
-
-    name: str
-    parameter: nn.Parameter
-    role: Literal["value", "scale"]
-
 
 FreshMoment = Callable[[Literal[1, 2], Tensor], Tensor | float]
 
@@ -192,6 +176,11 @@ class SparseLayer(nn.Module):
         """Everything that lives on the support, the weights' values first."""
         raise InvalidValue("layer", type(self).__name__, "must be Bayesian or deterministic")
 
+    @property
+    def factors(self) -> tuple[Vector, ...]:
+        """Parameters of the weight that do not live on its support, and stay where it moves."""
+        return ()
+
     def fresh_values(self, stayed: Tensor, sigma: SigmaRule) -> dict[str, Tensor | float]:
         """What every vector holds for a weight that enters the support.
 
@@ -223,6 +212,15 @@ class SparseLayer(nn.Module):
     @property
     def weight_variance(self) -> Tensor | None:
         """Their squares."""
+        return None
+
+    @property
+    def marginal_std(self) -> Tensor | None:
+        """Standard deviations ``[nnz]`` of the kept weights under the whole posterior."""
+        return self.weight_std
+
+    def absent_variance(self, square: Tensor) -> Tensor | None:
+        """What weights off the support add to the variance of the outputs, from x²."""
         return None
 
     @property
@@ -297,7 +295,7 @@ class DeterministicLayer(SparseLayer):
         return self.weight_values
 
 
-class BayesianLayer(SparseLayer, StochasticModule):
+class BayesianLayer(AbsentWeights, SparseLayer):
     """A sparse layer with an independent Gaussian per kept weight: N(weight_mean, weight_std²).
 
     ``train()``: local reparameterisation, Eq. (4). ``eval()``: the means, like Dropout. Inside
@@ -326,6 +324,8 @@ class BayesianLayer(SparseLayer, StochasticModule):
         self.prior = prior
         self.weight_mean = nn.Parameter(mean)
         self.weight_raw_std = nn.Parameter(raw_from_std(std))
+        self.register_parameter("absent_log_out", None)
+        self.register_parameter("absent_log_in", None)
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -351,6 +351,14 @@ class BayesianLayer(SparseLayer, StochasticModule):
         """Variances ``[nnz]``, in float32 at least."""
         return gaussian.variance_of(self.weight_raw_std)
 
+    @property
+    def marginal_std(self) -> Tensor:
+        """Standard deviations ``[nnz]`` with what every position has."""
+        absent = self.absent()
+        if absent is None:
+            return self.weight_std
+        return torch.hypot(self.weight_std, absent.std_at(self.support.positions()))
+
     def leading(self) -> nn.Parameter:
         """``weight_mean``."""
         return self.weight_mean
@@ -360,22 +368,32 @@ class BayesianLayer(SparseLayer, StochasticModule):
         """Standard deviation of a Gaussian prior, fitted or fixed; ``None`` for any other."""
         prior, mean, raw = self.prior, self.weight_mean, self.weight_raw_std
         if isinstance(prior, EmpiricalGaussian):
-            if gaussian.is_fused(mean, raw):
+            if gaussian.is_fused(mean, raw) and not self.factors:
                 return prior.fitted_std(gaussian.second_moment(mean, raw), mean.numel())
-            square = mean.detach().double().square() + self.weight_std.detach().double().square()
+            square = mean.detach().double().square() + self.marginal_std.detach().double().square()
             return prior.fitted_std(float(square.sum()), mean.numel())
         return prior.std if isinstance(prior, Gaussian) else None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The scale of an empirical prior."""
-        if not isinstance(self.prior, EmpiricalGaussian):
-            return ()
-        return (f"prior std {self.prior_std:.4g}, empirical",)
+        """The scale of an empirical prior; whether absent weights have a variance."""
+        found = []
+        if isinstance(self.prior, EmpiricalGaussian):
+            found.append(f"prior std {self.prior_std:.4g}, empirical")
+        if self.factors:
+            found.append("absent weights have a variance: a draw of θ is dense")
+        return tuple(found)
 
     def kl_divergence(self) -> Tensor:
-        """Σ KL(N(mean, std²) || prior) over the kept weights, in nats: 0-d."""
+        """Σ KL(N(mean, std²) || prior) over the kept weights, in nats: 0-d.
+
+        And that of the absent ones to a prior of their own, where they have a variance.
+        """
         prior, mean, raw = self.prior, self.weight_mean, self.weight_raw_std
+        absent = self.absent()
+        if absent is not None:
+            kept = prior.kl(gaussian.at_least_float32(mean), self.marginal_std).sum()
+            return kept + absent.kl_off(self.support.positions(), self.absent_prior_std)
         if gaussian.is_fused(mean, raw):
             if isinstance(prior, Gaussian):
                 return gaussian.kl_sum(mean, raw, prior.std)
@@ -397,6 +415,14 @@ class BayesianLayer(SparseLayer, StochasticModule):
             return self.weight_mean
         return draw(self.weight_mean, self.weight_std, self.seed("weight"))
 
+    @property
+    def weight(self) -> Tensor:
+        """As everywhere; a draw has noise off the support too where absent weights have some."""
+        found, absent = super().weight, self.absent()
+        if absent is None or self.noise() is None:
+            return found
+        return found + absent.draw(self.seed("weight")).to(found.dtype)
+
     def pass_values(self) -> Tensor:
         """``current_values``, drawn once where the context holds draws."""
         state = self.sampling_state
@@ -408,25 +434,29 @@ class BayesianLayer(SparseLayer, StochasticModule):
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
         """The map with the noise that the mode asks for."""
-        noise, state = self.noise(), self.sampling_state
+        noise, state, absent = self.noise(), self.sampling_state, self.absent(layout)
         if noise == "weight" and state is not None and state.is_shared:
             _require_rows(x, state.rows, layout)
-            mean, std = self.weight_mean, self.weight_std
-            return self.backend.samples(
-                x, mean, std, self.pattern, layout, self.bias, state.next_seed("weight")
-            )
+            mean, std, seeds = self.weight_mean, self.weight_std, state.next_seed("weight")
+            y = self.backend.samples(x, mean, std, self.pattern, layout, self.bias, seeds)
+            return y if absent is None else y + absent.samples(x, seeds)
         if noise != "local":
-            return super().compute(x, layout)
-        return self.backend.local(
+            y = super().compute(x, layout)
+            if absent is None or noise is None:
+                return y
+            return y + absent.product(x, self.draw_absent(absent))
+        seed = self.seed("local")
+        y = self.backend.local(
             x,
             self.weight_mean,
             self.weight_variance,
             self.pattern,
             layout,
             self.bias,
-            self.seed("local"),
+            seed,
             self.growth,
         )
+        return y if absent is None else y + absent.local(x, seed).to(y.dtype)
 
     def seed(self, noise: Noise | None = None) -> Tensor:
         """As everywhere, but all uses of a shared weight have one seed in a forward pass."""

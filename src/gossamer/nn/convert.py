@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +29,11 @@ from gossamer.nn.prior import (
     make_prior,
     resolve_prior_std,
 )
-from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers
+from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers, weights_of
 from gossamer.ops import AUTO, MEASURE, Layout, choose
 
 SupportRule = Literal["random", "magnitude"]
+AbsentVariance = Literal["none", "linear", "all"]
 Builder = Callable[[nn.Module, Support, Tensor, dict[str, Any]], SparseLayer]
 
 _HOOKS = (
@@ -58,6 +59,7 @@ def to_bayesian(
     prior: Prior | None = None,
     posterior_std: PosteriorStd = "scaled",
     posterior_share: float = POSTERIOR_SHARE,
+    absent_variance: AbsentVariance = "none",
     include: Iterable[Pattern] | None = None,
     exclude: Iterable[Pattern] = (),
     backend: str = AUTO,
@@ -83,6 +85,9 @@ def to_bayesian(
         posterior_std: Initial standard deviation: ``"scaled"``, a number, or ``(mean, spread)`` for
             |N(mean, spread²)| per weight.
         posterior_share: What ``"scaled"`` is of the prior std.
+        absent_variance: Which layers give the weights off their support a variance too, of rank one
+            (docs/layers.md): ``none``, ``linear`` ones or ``all``; layers that keep all weights
+            have none to give it to.
         include: Only modules whose dotted name matches a pattern, or of a listed class; default
             all.
         exclude: Never these.
@@ -101,6 +106,8 @@ def to_bayesian(
         raise InvalidValue(
             "prior_std", prior_std, "is a prior itself, and prior= names another", "give one"
         )
+    if absent_variance not in get_args(AbsentVariance):
+        raise UnknownName("absent_variance", str(absent_variance), get_args(AbsentVariance))
 
     def build(
         module: nn.Module, kept: Support, values: Tensor, options: dict[str, Any]
@@ -111,9 +118,16 @@ def to_bayesian(
         width = resolve_prior_std(prior_std, layout, kept.density)
         std = initial_std(posterior_std, width, values, generator, posterior_share)
         belief = make_prior(prior_std, width) if prior is None else prior
-        return twin.bayesian(layout, kept, values, std, _bias(module), prior=belief, **options)
+        layer = twin.bayesian(layout, kept, values, std, _bias(module), prior=belief, **options)
+        if kept.nnz < kept.numel and (
+            absent_variance == "all" or (absent_variance == "linear" and layout.is_linear)
+        ):
+            # The scaled std of all inputs: those that a layer does not keep are as many.
+            absent_std = resolve_prior_std(prior_std, layout, 1.0)
+            layer.spread_absent(posterior_share * absent_std, absent_std)
+        return layer
 
-    return _convert(
+    converted = _convert(
         model,
         build,
         _Choice(
@@ -129,6 +143,15 @@ def to_bayesian(
         ),
         inplace=inplace,
     )
+    if absent_variance != "none" and not any(w.layer.factors for w in weights_of(converted)):
+        which = "layer" if absent_variance == "all" else "linear layer"
+        raise InvalidValue(
+            "absent_variance",
+            absent_variance,
+            f"found no {which} with absent weights",
+            "use 'none'",
+        )
+    return converted
 
 
 def to_sparse(
@@ -270,8 +293,15 @@ def _replace(
     shared: dict[str, nn.Parameter] = {}
     for module in candidate.modules:
         layer = build(module, kept, values, options)
-        for vector in layer.vectors:
+        for vector in (*layer.vectors, *layer.factors):
             parameter = shared.setdefault(vector.name, vector.parameter)
+            if parameter.shape != vector.parameter.shape:
+                raise InvalidValue(
+                    "absent_variance",
+                    candidate.names,
+                    "cannot be shared by layers with different numbers of channels",
+                    "leave them out with exclude",
+                )
             layer.register_parameter(vector.name, parameter)
             parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)

@@ -164,7 +164,7 @@ class _Copier:
             return None
         if name in self._tensors and id(present) not in self._parameters:
             given = self._tensors[name].detach()
-            if not _may_resize(module):
+            if not _may_resize(module) or _is_factor(present, module):
                 _require_shape(name, given, present)
             self._parameters[id(present)] = nn.Parameter(given, requires_grad=False)
         return self._parameters.get(id(present), present)
@@ -228,6 +228,12 @@ def _vectors(layer: SparseLayer) -> list[nn.Parameter]:
 def _may_resize(module: nn.Module) -> bool:
     """A sparse layer, or a module whose units leave, such as a gate."""
     return isinstance(module, SparseLayer) or bool(getattr(module, "resizes", False))
+
+
+def _is_factor(parameter: nn.Parameter, module: nn.Module) -> bool:
+    """Whether it stays as long as it is, however many weights a layer keeps."""
+    factors = module.factors if isinstance(module, SparseLayer) else ()
+    return any(parameter is factor.parameter for factor in factors)
 
 
 def _require_shape(name: str, given: Tensor, present: Tensor) -> None:

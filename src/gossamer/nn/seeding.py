@@ -82,7 +82,7 @@ def holding_draws(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for state in states:
-            state.holds, state.drawn = False, None
+            state.holds, state.drawn, state.drawn_absent = False, None, None
 
 
 @contextmanager

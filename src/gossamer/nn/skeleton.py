@@ -35,6 +35,7 @@ def describe(network: nn.Module) -> dict[str, Any]:
             "weight": number,
             "shape": list(layer.layout.shape),
             "prior": _described(layer),
+            "absent_prior_std": _absent_prior_std(layer),
             "draws_weights": layer.draws_weights,
             "backend": layer.backend.name,
             "dropout": _rate_of(layer),
@@ -53,6 +54,11 @@ def _rate_of(layer: SparseLayer) -> float | None:
 
 def _described(layer: SparseLayer) -> dict[str, Any] | None:
     return prior_to_json(layer.prior) if isinstance(layer, BayesianLayer) else None
+
+
+def _absent_prior_std(layer: SparseLayer) -> float | None:
+    """Of the weights off the support; ``None`` where they have no variance."""
+    return layer.absent_prior_std if isinstance(layer, BayesianLayer) and layer.factors else None
 
 
 def skeleton(plain: nn.Module, described: Mapping[str, Any]) -> nn.Module:
@@ -76,7 +82,7 @@ def skeleton(plain: nn.Module, described: Mapping[str, Any]) -> nn.Module:
         first, *_ = about["names"]
         layer = _layer(first, _at(network, first), about)
         known = shared.setdefault(int(about["weight"]), {})
-        for vector in layer.vectors:
+        for vector in (*layer.vectors, *layer.factors):
             layer.register_parameter(vector.name, known.setdefault(vector.name, vector.parameter))
         rate = about.get("dropout")  # files from before it have none
         if rate is not None:
@@ -121,7 +127,10 @@ def _layer(name: str, module: nn.Module, about: Mapping[str, Any]) -> SparseLaye
     else:
         std = torch.ones(1)  # stands for all until the tensors come
         prior = prior_from_json(about["prior"])
-        layer = twin.bayesian(layout, full, values, std, bias, prior=prior, **options)
+        bayesian = twin.bayesian(layout, full, values, std, bias, prior=prior, **options)
+        if about.get("absent_prior_std") is not None:
+            bayesian.spread_absent(1.0, float(about["absent_prior_std"]))
+        layer = bayesian
     return layer
 
 

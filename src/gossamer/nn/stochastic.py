@@ -41,6 +41,7 @@ class SamplingState:
         rows: Where samples share the pass, all their rows: those of sample 0, then of sample 1.
         holds: Whether a draw serves all passes to come (``holding_draws``).
         drawn: That draw.
+        drawn_absent: That of the weights that a layer does not keep, if it draws them.
     """
 
     noise: Noise | None
@@ -49,6 +50,7 @@ class SamplingState:
     rows: int | None = None
     holds: bool = False
     drawn: Tensor | None = None
+    drawn_absent: Tensor | None = None
 
     @property
     def is_shared(self) -> bool:

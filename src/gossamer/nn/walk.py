@@ -129,7 +129,7 @@ def scale_parameters(model: nn.Module) -> set[int]:
     return {
         id(vector.parameter)
         for layer in sparse_layers(model).values()
-        for vector in layer.vectors
+        for vector in (*layer.vectors, *layer.factors)
         if vector.role == "scale"
     }
 

@@ -22,6 +22,7 @@ from gossamer.inference.gradient import (
 from gossamer.inference.method import MethodEntry
 from gossamer.inference.subspace import SwapRule
 from gossamer.likelihoods import Likelihood
+from gossamer.nn.convert import AbsentVariance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +33,15 @@ class SSVIConfig(VariationalConfig, SwapRule):
         sparsity: Share of weights removed, constant and exact.
         sparsity_distribution: ``erk``, ``uniform``, ``uniform_dense_first``.
         skip_step_on_swap: No optimiser step where a swap is due.
+        absent_variance: Which layers give the weights off their support a variance too, learnt as a
+            product of one factor per output and one per input: ``none``, ``linear``, ``all``.
     """
 
     sparsity: float = 0.95
     sparsity_distribution: str = "erk"
     removal: str | None = "snr_abs"
     skip_step_on_swap: bool = False
+    absent_variance: AbsentVariance = "none"
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -63,7 +67,12 @@ def build(
 ) -> GradientMethod:
     """The method on a copy of ``model``; ``generator`` draws the support."""
     bnn = bayesian_copy(
-        config, model, config.sparsity, config.sparsity_distribution, generator=generator
+        config,
+        model,
+        config.sparsity,
+        config.sparsity_distribution,
+        absent_variance=config.absent_variance,
+        generator=generator,
     )
     return GradientMethod(
         "ssvi",

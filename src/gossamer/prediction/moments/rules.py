@@ -59,7 +59,10 @@ class Rectified(Moments):
 
 
 def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
-    """W x + b with W and x independent: μ m + b and μ² v + σ² (m² + v), in O(nnz)."""
+    """W x + b with W and x independent: μ m + b and μ² v + σ² (m² + v), in O(nnz).
+
+    Where absent weights have a variance, theirs times (m² + v) besides.
+    """
     dropout = dropout_of(layer)
     x = x if dropout is None else dropout_rule(dropout, x)
     backend, pattern, layout = layer.backend, layer.pattern, layer.layout
@@ -75,10 +78,13 @@ def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
     fixed = x if isinstance(x, Tensor) else x.mean
     centre, spread = backend.moments(fixed, mean, variance, pattern, layout, layer.bias)
     spread = spread.to(centre.dtype)
+    second = fixed.square()
     if isinstance(x, Moments):
         square = mean.square() + variance
         spread = spread + backend.product(x.variance, square, pattern, layout, None, None)
-    return Moments(centre, spread)
+        second = second + x.variance
+    absent = layer.absent_variance(second)
+    return Moments(centre, spread if absent is None else spread + absent.to(spread.dtype))
 
 
 def dropout_rule(module: UnitDropout, x: Moments | Tensor) -> Moments:
