@@ -55,6 +55,13 @@ class Cycles:
                 "lets no cycle come to rest",
                 "use 'cosine' with harvest='cycles'",
             )
+        if config.average > 0.0:
+            raise InvalidValue(
+                "average",
+                config.average,
+                "and cycles are two ways to use the end of a run",
+                "set one of them",
+            )
         self.method = method
         self.weights = weights
         self.ends = cycle_ends(total_steps, members)

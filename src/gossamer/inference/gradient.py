@@ -19,6 +19,7 @@ from torch.optim.optimizer import Optimizer
 from gossamer.core.schedule import Constant, CosineDecay, Schedule, Warmed, linear_warmup
 from gossamer.core.swap import Budget
 from gossamer.errors import InvalidValue, UnknownName
+from gossamer.inference.averaging import TailAverage
 from gossamer.inference.batch import Batch
 from gossamer.inference.group import ALONE, Group
 from gossamer.inference.method import StepInfo
@@ -49,6 +50,10 @@ class DescentConfig(StepConfig):
         lr: Learning rate of weights and biases; ``None`` takes ``default_lr``.
         lr_schedule: ``cosine`` to 0 over the run, or ``constant``.
         lr_warmup: Share of the run over which the learning rate rises from 0, on top of that.
+        lr_floor: What ``cosine`` falls to, as a share of ``lr``; with ``average`` it gets there
+            where the average begins.
+        average: Share of the run, at its end, over which weights are averaged; the mean predicts.
+            It takes a network's memory more. 0 for none.
         weight_decay: On means and deterministic weights, never on σ.
         decay_biases: Decay biases and normalisation too.
     """
@@ -56,6 +61,8 @@ class DescentConfig(StepConfig):
     lr: float | None = None
     lr_schedule: Literal["cosine", "constant"] = "cosine"
     lr_warmup: float = 0.0
+    lr_floor: float = 0.0
+    average: float = 0.0
     weight_decay: float = 3e-4
     decay_biases: bool = False
 
@@ -65,9 +72,19 @@ class DescentConfig(StepConfig):
             value = getattr(self, name)
             if value is not None and not value >= 0.0:
                 raise InvalidValue(name, value, "must not be negative")
-        if not 0.0 <= self.lr_warmup < 1.0:
+        for name in ("lr_warmup", "average"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InvalidValue(
+                    name, getattr(self, name), "must lie in [0, 1), a share of the run"
+                )
+        if not 0.0 <= self.lr_floor <= 1.0:
+            raise InvalidValue("lr_floor", self.lr_floor, "must lie in [0, 1], a share of lr")
+        if self.average > 0.0 and self.lr_floor == 0.0 and self.lr_schedule == "cosine":
             raise InvalidValue(
-                "lr_warmup", self.lr_warmup, "must lie in [0, 1), a share of the run"
+                "average",
+                self.average,
+                "of steps of length 0 is no average",
+                "set lr_floor, to 0.6 say",
             )
 
 
@@ -185,6 +202,10 @@ class GradientMethod:
                 generator=generator,
             )
         self.passes = passes
+        self.average = None
+        if config.average > 0.0:
+            rest = 0.0 if swaps is None else swaps.end_fraction
+            self.average = TailAverage(model, config.average, total_steps, rest)
         self.steps = 0
         self._step = Step(model, likelihood, self.optimizer, elbo, config, group)
 
@@ -201,6 +222,8 @@ class GradientMethod:
         swap = None if subspace is None else subspace.step(lambda: self._step.mean_nll(batch))
         self.steps += 1
         self.elbo.calls = self.steps * self.elbo.accumulate
+        if self.average is not None:
+            self.average.follow(self.steps, batch.x)
         return StepInfo.of(taken, lr=self.base_lr[0] * factor, swap=swap)
 
     def _contexts(self) -> Sequence[AbstractContextManager[None]]:
@@ -209,31 +232,42 @@ class GradientMethod:
 
     def posterior(self) -> Posterior:
         """See ``Method.posterior``."""
-        return Posterior(NoiseDraws(self.model), self.likelihood)
+        return Posterior(NoiseDraws(self.predicting), self.likelihood)
+
+    @property
+    def predicting(self) -> nn.Module:
+        """The network that predicts: the mean over the last steps once it has begun."""
+        mean = None if self.average is None else self.average.network
+        return self.model if mean is None else mean
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``."""
-        return {
+        state = {
             **common_state(self),
             "elbo": self.elbo.state_dict(),
             "subspace": None if self.subspace is None else self.subspace.state_dict(),
         }
+        return state if self.average is None else {**state, "average": self.average.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See ``Method.load_state_dict``."""
         require_own_state(self, state)
-        if (state["subspace"] is None) != (self.subspace is None):
+        parts = (("subspace", self.subspace), ("average", self.average))
+        if any((state.get(part) is None) != (own is None) for part, own in parts):
             raise not_own_state(self.name)
         load_common_state(self, state)
         self.elbo.load_state_dict(state["elbo"])
         if self.subspace is not None:
             self.subspace.load_state_dict(state["subspace"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
 
 
 def lr_schedule(config: DescentConfig, total_steps: int) -> Schedule:
     """From steps to the factor of the learning rate."""
     if config.lr_schedule == "cosine":
-        decay: Schedule = CosineDecay(total_steps)
+        falling = total_steps - round(config.average * total_steps)
+        decay: Schedule = CosineDecay(max(1, falling), config.lr_floor)
     elif config.lr_schedule == "constant":
         decay = Constant()
     else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gossamer.errors import InvalidValue
 from gossamer.inference.gradient import DescentConfig, GradientMethod, default_lr
@@ -86,9 +86,14 @@ class NGVI(GradientMethod):
     def posterior(self) -> Posterior:
         """The network with the present σ around its weights."""
         prior_std = (self.elbo.num_data * self.config.weight_decay) ** -0.5
-        return Posterior(
-            NoiseDraws(with_spread(self.model, self.optimizer.std_of, prior_std)), self.likelihood
-        )
+        network = with_spread(self.predicting, self._std_of, prior_std)
+        return Posterior(NoiseDraws(network), self.likelihood)
+
+    def _std_of(self, parameter: Tensor) -> Tensor | None:
+        """The present σ, also around a mean over the last steps."""
+        if self.average is not None and self.predicting is not self.model:
+            parameter = self.average.original_of(parameter)
+        return self.optimizer.std_of(parameter)
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``; with the generator of the noise."""

@@ -1,0 +1,118 @@
+"""The mean of the weights over the last part of a run, as a network of its own.
+
+Steps that stay large wander around a minimum; the mean of where they were lies nearer to its middle
+than the last of them (Polyak & Juditsky, 1992; Izmailov et al., UAI 2018). It begins where the
+support has come to rest, so that every weight has one meaning for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gossamer.errors import InvalidValue
+from gossamer.nn.replica import replicate
+
+NORM_PASSES = 32
+"""Passes over the last batches from which normalisation learns its statistics at the mean: some
+thousand rows, for about a third of so many steps."""
+
+
+class TailAverage:
+    """Follows the parameters of a network after its optimiser's steps.
+
+    Args:
+        model: The network in training.
+        share: Of the run, at its end, over which weights are averaged: in (0, 1).
+        total_steps: Optimiser steps of the run.
+        rest: From this share of the run on the support rests.
+
+    Raises:
+        InvalidValue: The support still moves when the average begins.
+    """
+
+    def __init__(self, model: nn.Module, share: float, total_steps: int, rest: float) -> None:
+        if 1.0 - share < rest - 1e-9:
+            raise InvalidValue(
+                "average",
+                share,
+                f"begins before the support rests, at {rest:g} of the run",
+                f"use an end_fraction of {1.0 - share:g} or less",
+            )
+        self.model = model
+        self.start = total_steps - max(1, round(share * total_steps))
+        self._norm_start = max(self.start, total_steps - NORM_PASSES)
+        self.network: nn.Module | None = None
+        self.count = 0
+        self.norm_passes = 0
+
+    def follow(self, steps: int, x: Tensor) -> None:
+        """Take the parameters in after optimiser step number ``steps`` (the first is 1).
+
+        Args:
+            steps: Steps done.
+            x: The inputs of that step; normalisation learns from those of the last ones.
+        """
+        if steps <= self.start:
+            return
+        if self.network is None:
+            self.network = _own(self.model)
+        self.count += 1
+        # A mean over positive numbers: the first one replaces, whatever the copy held.
+        with torch.no_grad():
+            for mean, now in zip(self.network.parameters(), self.model.parameters(), strict=True):
+                mean.lerp_(now, 1.0 / self.count)
+        if steps > self._norm_start:
+            self._learn_norms(self.network, x)
+
+    def _learn_norms(self, network: nn.Module, x: Tensor) -> None:
+        """One more pass of the statistics of BatchNorm at the mean weights, if there are any."""
+        norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and _tracks(m)]
+        if not norms:
+            return
+        network.eval()
+        self.norm_passes += 1
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.train()
+            norm.momentum = 1.0 / self.norm_passes  # the mean over the passes, not a running one
+        try:
+            with torch.no_grad():
+                network(x)
+        finally:
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+                norm.eval()
+
+    def original_of(self, parameter: Tensor) -> Tensor:
+        """The parameter in training whose mean ``parameter`` is."""
+        assert self.network is not None
+        pairs = zip(self.network.parameters(), self.model.parameters(), strict=True)
+        return next(now for mean, now in pairs if mean is parameter)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts, and the tensors of the mean once it has begun."""
+        held = None if self.network is None else dict(self.network.state_dict())
+        return {"count": self.count, "norm_passes": self.norm_passes, "network": held}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken; the network in training must have its own by now."""
+        self.count, self.norm_passes = int(state["count"]), int(state["norm_passes"])
+        self.network = None
+        if state["network"] is not None:
+            self.network = _own(self.model, state["network"])
+
+
+def _tracks(norm: _BatchNorm) -> bool:
+    return norm.running_mean is not None
+
+
+def _own(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """A replica over tensors of its own: copies of the model's, or of those given."""
+    held = model.state_dict() if tensors is None else tensors
+    copies = {name: tensor.detach().clone() for name, tensor in held.items()}
+    return replicate(model, copies).eval()
