@@ -1,0 +1,151 @@
+"""The mean of the weights over the end of a run, against means taken by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gossamer as gs
+from gossamer.errors import InvalidValue
+from gossamer.inference.averaging import NORM_PASSES
+
+STEPS = 24
+
+
+def network(norm: bool = False) -> nn.Module:
+    torch.manual_seed(3)
+    middle: list[nn.Module] = [nn.BatchNorm1d(16)] if norm else []
+    return nn.Sequential(nn.Linear(6, 16), *middle, nn.ReLU(), nn.Linear(16, 3))
+
+
+def batches(count: int = STEPS) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    source = torch.Generator().manual_seed(5)
+    return [
+        (torch.randn(32, 6, generator=source), torch.randint(3, (32,), generator=source))
+        for _ in range(count)
+    ]
+
+
+def built(name: str, *, norm: bool = False, **settings):
+    torch.manual_seed(0)
+    settings = {"average": 0.25, "lr_floor": 0.5, **settings}
+    return gs.build(name, network(norm), num_data=64, total_steps=STEPS, **settings)
+
+
+@pytest.mark.parametrize("name", ["rigl", "ngvi", "ssvi", "sgd", "dense_vi"])
+def test_the_mean_of_the_last_quarter_predicts(name):
+    method = built(name)
+    seen = []
+    for number, batch in enumerate(batches(), start=1):
+        method.step(batch)
+        if number > 18:
+            seen.append([p.detach().double().clone() for p in method.model.parameters()])
+    means = [torch.stack(several).mean(0) for several in zip(*seen, strict=True)]
+    held = list(method.predicting.parameters())
+    assert len(seen) == method.average.count == 6
+    for mean, found in zip(means, held, strict=True):
+        torch.testing.assert_close(found.double(), mean, rtol=1e-5, atol=1e-6)
+    last = [p.detach().double() for p in method.model.parameters()]
+    assert any((a - b).abs().max() > 1e-3 for a, b in zip(means, last, strict=True))
+    # What predicts has these values: the posterior's network, whatever layers it is made of.
+    weights = {tuple(w.shape): w for w in held}
+    shown = {tuple(p.shape): p for p in method.posterior().draws.network.parameters()}
+    for shape in weights.keys() & shown.keys():
+        if name in ("rigl", "sgd"):
+            assert torch.equal(shown[shape], weights[shape])
+
+
+def test_ngvi_draws_around_the_mean_with_the_present_spread():
+    method = built("ngvi")
+    for batch in batches():
+        method.step(batch)
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    twin = built("ngvi")
+    for batch in batches():
+        twin.step(batch)
+    with torch.no_grad():  # the same by hand: means into the network in training
+        pairs = zip(twin.model.parameters(), method.average.network.parameters(), strict=True)
+        for now, mean in pairs:
+            now.copy_(mean)
+    twin.average = None
+    assert torch.equal(gs.predict(method, x, 7).samples, gs.predict(twin, x, 7).samples)
+
+
+def test_before_the_average_the_network_in_training_predicts():
+    method = built("rigl")
+    for batch in batches(18):
+        method.step(batch)
+    assert method.predicting is method.model
+    assert method.average.network is None
+
+
+def test_normalisation_learns_at_the_mean_from_the_last_batches():
+    """Statistics of every pass at the mean of its moment, averaged evenly, by a slow twin."""
+    method = built("sgd", norm=True)
+    passes = []
+    for number, (x, y) in enumerate(batches(), start=1):
+        method.step((x, y))
+        if number > 18:
+            first = method.average.network[0]
+            z = (x @ first.weight.T + first.bias).double()
+            passes.append((z.mean(0), z.var(0)))
+    found = method.average.network[1]
+    means, variances = (torch.stack(each).mean(0) for each in zip(*passes, strict=True))
+    torch.testing.assert_close(found.running_mean.double(), means, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.running_var.double(), variances, rtol=1e-4, atol=1e-5)
+    assert method.average.norm_passes == 6 <= NORM_PASSES
+    assert method.model[1].momentum == found.momentum == 0.1
+    assert not torch.equal(method.model[1].running_mean, found.running_mean)
+
+
+@pytest.mark.parametrize("name", ["rigl", "ngvi", "ssvi"])
+@pytest.mark.parametrize("stop", [10, 21])
+def test_a_resumed_average_goes_on_to_the_bit(name, stop):
+    whole = built(name, norm=True)
+    for batch in batches():
+        whole.step(batch)
+    first = built(name, norm=True)
+    for batch in batches()[:stop]:
+        first.step(batch)
+    noise = torch.get_rng_state()
+    second = built(name, norm=True)
+    second.load_state_dict(first.state_dict())
+    torch.set_rng_state(noise)
+    for batch in batches()[stop:]:
+        second.step(batch)
+    ours, theirs = second.predicting.state_dict(), whole.predicting.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_states_with_and_without_an_average_are_not_exchanged():
+    with_mean, without = built("rigl"), built("rigl", average=0.0, lr_floor=0.0)
+    with pytest.raises(InvalidValue, match="was not saved by a rigl run"):
+        with_mean.load_state_dict(without.state_dict())
+    with pytest.raises(InvalidValue, match="was not saved by a rigl run"):
+        without.load_state_dict(with_mean.state_dict())
+
+
+def test_the_learning_rate_falls_to_its_floor_and_stays():
+    method = built("rigl", lr=0.01, lr_floor=0.4)
+    rates = [method.step(batch).lr for batch in batches()]
+    assert rates[0] == pytest.approx(0.01)
+    # Half a cosine over the first 18 steps: at its middle between lr and its floor.
+    assert rates[9] == pytest.approx(0.01 * (0.4 + 0.6 * 0.5))
+    assert rates[18:] == pytest.approx([0.004] * 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"average": 0.5}, "begins before the support rests, at 0.75 of the run"),
+        ({"average": 1.0}, r"must lie in \[0, 1\), a share of the run"),
+        ({"lr_floor": 0.0}, "of steps of length 0 is no average; set lr_floor"),
+        ({"lr_floor": 1.5}, r"must lie in \[0, 1\], a share of lr"),
+        ({"members": 2, "harvest": "cycles"}, "two ways to use the end of a run"),
+    ],
+)
+def test_refusals(settings, message):
+    with pytest.raises(InvalidValue, match=message):
+        built("rigl", **settings)
