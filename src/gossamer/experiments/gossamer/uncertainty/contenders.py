@@ -1,0 +1,72 @@
+"""Who takes part: our presets, their parts, and what a user would pick instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gossamer.train import RunConfig
+from gossamer.train.quality import QUALITIES, with_quality
+
+SPARSITY = 0.95
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to train.
+
+    Attributes:
+        key: Its name in files.
+        label: Its name for a reader.
+        method: Key of the registry.
+        options: Settings of the method.
+        num_samples: Networks that a prediction averages.
+        quality: The recommended preset that it is, if it is one; then that decides all of the
+            above.
+        first: Members that are measured by themselves besides, as a smaller ensemble.
+    """
+
+    key: str
+    label: str
+    method: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    num_samples: int = 1
+    quality: str | None = None
+    first: int | None = None
+
+    def of(self, config: RunConfig) -> RunConfig:
+        """The config of a run of it; every finished form is measured, so none is set."""
+        if self.quality is not None:
+            sparse = replace(config, method_options={"sparsity": SPARSITY})
+            return replace(with_quality(sparse, self.quality), finish="none")
+        changed = {"method": self.method, "num_samples": self.num_samples}
+        return replace(config, **changed, method_options=self.options)
+
+
+_SPARSE = {"sparsity": SPARSITY}
+
+CONTENDERS: tuple[Contender, ...] = (
+    Contender("rigl", "RigL 95 %", "rigl", _SPARSE),
+    *(
+        Contender(key, f"{key}: {quality.about}", quality=key)
+        for key, quality in QUALITIES.items()
+    ),
+    Contender(
+        "rigl-average",
+        "RigL 95 %, averaged",
+        "rigl",
+        {**_SPARSE, "average": 0.25, "lr_floor": 0.6},
+    ),
+    Contender("ngvi", "ngvi 95 %, not averaged", "ngvi", _SPARSE, 10),
+    Contender("ssvi", "SSVI 95 %", "ssvi", _SPARSE, 10),
+    Contender("sgd", "dense SGD", "sgd"),
+    Contender("mc_dropout", "MC dropout, dense", "mc_dropout", {}, 10),
+    Contender("swag", "SWAG, dense", "swag", {}, 10),
+    Contender("dense_vi", "dense VI", "dense_vi", {}, 10),
+    Contender(
+        "ensemble", "5 dense networks", "ensemble", {"members": 5}, 5, first=3
+    ),
+)
+
+SUBSET = {"ensemble": ("ensemble-3", "3 dense networks")}
+"""Name and label of the smaller ensembles."""
