@@ -7,7 +7,7 @@ from gossamer.prediction.archive import load
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finish.fit import last_layer, tempered
-from gossamer.prediction.mixture import Mixture, mixture
+from gossamer.prediction.mixing import Mixture, mixture
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from gossamer.prediction.source import HasPosterior, posterior_of, predict, predict_moments
