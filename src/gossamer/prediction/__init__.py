@@ -8,7 +8,7 @@ from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, 
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finish.fit import last_layer, tempered
 from gossamer.prediction.low_rank import LowRankCentre, LowRankDraws
-from gossamer.prediction.mixture import Mixture, mixture
+from gossamer.prediction.mixing import Mixture, mixture
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from gossamer.prediction.source import HasPosterior, posterior_of, predict, predict_moments

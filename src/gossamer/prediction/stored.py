@@ -61,7 +61,7 @@ def describe_posterior(posterior: Posterior, tensors: Tensors) -> dict[str, Any]
     Raises:
         InvalidValue: Its likelihood or draws cannot be kept in a file.
     """
-    from gossamer.prediction.mixture import Mixture  # which is a posterior, which saves itself
+    from gossamer.prediction.mixing import Mixture  # which is a posterior, which saves itself
 
     body: dict[str, Any] = {}
     if isinstance(posterior, Mixture):
@@ -95,7 +95,7 @@ def posterior_from(
         origin: What messages call the file.
         model: What ``about`` of a mixture says of the architecture of its members.
     """
-    from gossamer.prediction.mixture import Mixture
+    from gossamer.prediction.mixing import Mixture
     from gossamer.prediction.posterior import Posterior
 
     about = dict(body["about"])

@@ -17,7 +17,7 @@ from gossamer.prediction.finish.finish import Finish, Head, require_temperature
 from gossamer.prediction.finish.gather import Look, checked_rows
 from gossamer.prediction.finish.loss import LabelLoss, RealLoss
 from gossamer.prediction.finish.regression import real_head
-from gossamer.prediction.mixture import Mixture
+from gossamer.prediction.mixing import Mixture
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import RealPrediction
 from gossamer.prediction.source import Source, posterior_of

@@ -13,7 +13,7 @@ from gossamer.nn import Noise
 from gossamer.ops import fold_seed
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finish.layer import last_linear, outputs_and_features, weight_norm
-from gossamer.prediction.mixture import Mixture
+from gossamer.prediction.mixing import Mixture
 from gossamer.prediction.passes import ROW_BLOCK, Passes
 from gossamer.prediction.posterior import Posterior
 
