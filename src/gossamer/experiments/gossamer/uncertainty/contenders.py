@@ -39,18 +39,16 @@ class Contender:
         if self.quality is not None:
             sparse = replace(config, method_options={"sparsity": SPARSITY})
             return replace(with_quality(sparse, self.quality), finish="none")
-        changed = {"method": self.method, "num_samples": self.num_samples}
-        return replace(config, **changed, method_options=self.options)
+        return replace(
+            config, method=self.method, num_samples=self.num_samples, method_options=self.options
+        )
 
 
 _SPARSE = {"sparsity": SPARSITY}
 
 CONTENDERS: tuple[Contender, ...] = (
     Contender("rigl", "RigL 95 %", "rigl", _SPARSE),
-    *(
-        Contender(key, f"{key}: {quality.about}", quality=key)
-        for key, quality in QUALITIES.items()
-    ),
+    *(Contender(key, f"{key}: {quality.about}", quality=key) for key, quality in QUALITIES.items()),
     Contender(
         "rigl-average",
         "RigL 95 %, averaged",
@@ -63,9 +61,7 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender("mc_dropout", "MC dropout, dense", "mc_dropout", {}, 10),
     Contender("swag", "SWAG, dense", "swag", {}, 10),
     Contender("dense_vi", "dense VI", "dense_vi", {}, 10),
-    Contender(
-        "ensemble", "5 dense networks", "ensemble", {"members": 5}, 5, first=3
-    ),
+    Contender("ensemble", "5 dense networks", "ensemble", {"members": 5}, 5, first=3),
 )
 
 SUBSET = {"ensemble": ("ensemble-3", "3 dense networks")}

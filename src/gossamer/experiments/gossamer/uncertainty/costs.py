@@ -18,6 +18,7 @@ from gossamer.experiments.fits import fit_of
 from gossamer.experiments.news import Watch
 from gossamer.experiments.task import Values
 from gossamer.inference import Method
+from gossamer.inference.batch import Batch
 from gossamer.nn import summary
 from gossamer.train import RunConfig
 
@@ -48,7 +49,7 @@ def cost(settings: Contest, watch: Watch) -> Values:
 
 def _cost(settings: Contest, watch: Watch) -> Values:
     methods: dict[str, Method] = {}
-    batches = []
+    batches: list[Batch] = []
     shape: tuple[int, ...] = ()
     for key, values in settings.configs.items():
         assembly, fit = fit_of(RunConfig.from_json(values))

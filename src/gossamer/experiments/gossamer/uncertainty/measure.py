@@ -84,16 +84,16 @@ def _forms(posterior: Posterior, config: RunConfig, assembly: Assembly, watch: W
     return found
 
 
-def _finished(
-    form: str, posterior: Posterior, config: RunConfig, assembly: Assembly
-) -> Posterior:
+def _finished(form: str, posterior: Posterior, config: RunConfig, assembly: Assembly) -> Posterior:
     data = assembly.dataset
     held_out = (data.x_val, data.y_val)
-    common = {"num_samples": config.num_samples, "seed": config.seed}
+    samples, seed = config.num_samples, config.seed
     if form == "temperature":
-        return tempered(posterior, held_out, **common)
+        return tempered(posterior, held_out, num_samples=samples, seed=seed)
     if form == "last_layer":
         rows = None if data.task == "classification" else (data.x_train, data.y_train)
         num_data = assembly.facts.num_data
-        return last_layer(posterior, held_out, num_data=num_data, rows=rows, **common)
+        return last_layer(
+            posterior, held_out, num_data=num_data, rows=rows, num_samples=samples, seed=seed
+        )
     return posterior
