@@ -27,12 +27,14 @@ class LabelLoss:
         members: Of each its finishing step and what its networks gave for it, ``[S, n, ...]``.
         target: Labels ``[n, ...]``.
         dtype: In which it is computed.
+        prior_std: See ``Loss``: networks of all kinds were off by a factor of 0.7 to 1.6.
     """
 
     likelihood: Likelihood
     members: Sequence[tuple[Finish, Tensor]]
     target: Tensor
     dtype: torch.dtype = torch.float64
+    prior_std: float = 0.25
 
     def check(self) -> None:
         """Raise where labels do not fit the outputs."""
@@ -101,10 +103,12 @@ class RealLoss:
     Attributes:
         prediction: Of the held-out rows, at temperature 1.
         target: ``[n]`` or ``[n, D]``.
+        prior_std: See ``Loss``: noise that was learnt on few rows may be off by a factor of 3.
     """
 
     prediction: RealPrediction
     target: Tensor
+    prior_std: float = 1.0
 
     def rows(self, temperature: float) -> Tensor:
         """See ``Loss.rows``."""

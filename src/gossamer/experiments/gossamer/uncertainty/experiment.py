@@ -6,7 +6,7 @@ from gossamer.experiments.experiment import Experiment, Finished, Scope
 from gossamer.experiments.gossamer.uncertainty.checks import FOREIGN, SCORE, auroc_key, verdicts
 from gossamer.experiments.gossamer.uncertainty.contenders import CONTENDERS
 from gossamer.experiments.gossamer.uncertainty.costs import Contest, cost
-from gossamer.experiments.gossamer.uncertainty.measure import FORMS, Measured, measure
+from gossamer.experiments.gossamer.uncertainty.measuring import FORMS, Measured, measure
 from gossamer.experiments.gossamer.uncertainty.problems import SCALES, Problem, problems_of
 from gossamer.experiments.gossamer.uncertainty.rows import COST, Board, Line, board_of, task_name
 from gossamer.experiments.outcome import Outcome, TextTable

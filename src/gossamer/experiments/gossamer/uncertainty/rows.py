@@ -9,7 +9,7 @@ from math import nan
 from gossamer.estimates import Estimate
 from gossamer.experiments.experiment import Finished
 from gossamer.experiments.gossamer.uncertainty.contenders import CONTENDERS, SUBSET
-from gossamer.experiments.gossamer.uncertainty.measure import FORMS, Measured
+from gossamer.experiments.gossamer.uncertainty.measuring import FORMS, Measured
 from gossamer.experiments.task import FunctionTask, Values
 
 COST = "cost"
