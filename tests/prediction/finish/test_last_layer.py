@@ -219,6 +219,8 @@ def test_the_choice_of_the_scale() -> None:
     noise = (noise - noise.mean()) / noise.std()
 
     class At:
+        cold_std, count = 0.25, 400
+
         def __init__(self, scale, curve):
             # The standard error of the difference to scale 0.25 is |scale - 0.25| / 20.
             self.values = 1.0 + curve(scale) + (scale - 0.25) * noise
@@ -248,10 +250,14 @@ def test_rows_are_those_that_predict_sees() -> None:
     y = torch.multinomial(bnn.eval()(x.float()).softmax(1), 1, generator=noise)[:, 0]
     held_out = (x.float(), y)
     found = gs.last_layer(bnn, held_out, num_data=100, num_samples=5, seed=0)
-    best = float(nll(found, held_out).mean())
-    for factor in (0.97, 1.03):
-        finish = type(found.finish)(found.finish.temperature * factor, found.finish.head)
-        assert float(nll(found.finished(finish), held_out).mean()) > best
+
+    def loss(temperature):
+        finish = type(found.finish)(temperature, found.finish.head)
+        prior = 0.5 * (math.log(temperature) / (0.25 if temperature < 1 else 1.0)) ** 2
+        return float(nll(found.finished(finish), held_out).mean()) + prior / 200
+
+    chosen = found.finish.temperature
+    assert all(loss(factor * chosen) > loss(chosen) for factor in (0.97, 1.03))
 
 
 def test_members_share_scale_and_temperature_and_keep_their_own_curvature() -> None:

@@ -19,9 +19,14 @@ from gossamer.prediction import Finish, NoiseDraws, Posterior, posterior_of
 from gossamer.prediction.finish.choice import minimise, minimise_over
 
 
-def best(nll) -> float:
-    """The minimum over log T, by scipy."""
-    found = minimize_scalar(nll, bounds=(math.log(0.05), math.log(20)), options={"xatol": 1e-9})
+def best(nll, count, cold=0.25) -> float:
+    """The minimum over log T by scipy, with the prior: std ``cold`` below 0 and 1 above it."""
+
+    def loss(u):
+        return nll(u) + 0.5 * (u / (cold if u < 0 else 1.0)) ** 2 / count
+
+    bounds = (math.log(0.05), math.log(20))
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9})
     return math.exp(found.x)
 
 
@@ -49,7 +54,7 @@ def test_the_temperature_is_scipys() -> None:
         return float((logsumexp(z, 1) - z[np.arange(400), y]).mean())
 
     found = gs.tempered(net, (x, y)).finish.temperature
-    assert found == pytest.approx(best(nll), rel=1e-4)
+    assert found == pytest.approx(best(nll, 400), rel=1e-4)
     assert 1.8 < found < 3.5
 
 
@@ -71,7 +76,7 @@ def test_many_samples_are_averaged_before_the_loss() -> None:
         return float(-np.log(p[np.arange(300), y]).mean())
 
     found = gs.tempered(bnn, (x, y), num_samples=6, seed=7)
-    assert found.finish.temperature == pytest.approx(best(nll), rel=1e-3)
+    assert found.finish.temperature == pytest.approx(best(nll, 300), rel=1e-3)
     probs = found.predict(x, 6, seed=7).probs.double().numpy()
     truth = softmax(logits / found.finish.temperature, axis=2).mean(0)
     assert np.abs(probs - truth).max() < 1e-5
@@ -84,7 +89,7 @@ def test_one_logit() -> None:
     y = torch.tensor(np.random.default_rng(0).random(500) < expit(z / 3)).long()
     sign = np.where(y.numpy() == 1, 1.0, -1.0)
     found = gs.tempered(net, (x, y), likelihood="bernoulli").finish.temperature
-    truth = best(lambda u: float(np.log1p(np.exp(-sign * z / math.exp(u))).mean()))
+    truth = best(lambda u: float(np.log1p(np.exp(-sign * z / math.exp(u))).mean()), 500)
     assert found == pytest.approx(truth, rel=1e-4)
 
 
@@ -93,6 +98,18 @@ def test_a_calibrated_network_keeps_its_answers() -> None:
     x = torch.randn(20_000, 4, generator=torch.Generator().manual_seed(4))
     found = gs.tempered(net, (x, labels_at(net(x), 1.0, seed=2))).finish.temperature
     assert found == pytest.approx(1.0, abs=0.03)
+
+
+def test_few_rows_that_are_all_right_do_not_ask_for_certainty() -> None:
+    """Their likelihood rises to T = 0; the prior keeps T finite, and less so the more there are."""
+    found = {}
+    for count in (20, 200, 20_000):
+        x = torch.randn(count, 3, generator=torch.Generator().manual_seed(3))
+        y = x.argmax(1)
+        found[count] = gs.tempered(nn.Identity(), (x, y)).finish.temperature
+    assert 0.5 < found[20] < 1.0
+    assert 0.3 < found[200] < found[20]
+    assert found[20_000] < 0.5 * found[200]
 
 
 def test_labels_stay_and_scores_follow_the_new_logits() -> None:
@@ -125,7 +142,7 @@ def test_real_targets_are_widened_around_their_mean(noise_std) -> None:
 
     found = gs.tempered(posterior, (x, y), num_samples=5, seed=1)
     factor = found.finish.temperature
-    assert factor == pytest.approx(best(nll), rel=1e-4)
+    assert factor == pytest.approx(best(nll, 300, cold=1.0), rel=1e-4)
     wide = found.predict(x, 5, seed=1)
     assert torch.allclose(wide.mean, plain.mean, atol=1e-6)
     assert torch.allclose(wide.std, factor * plain.std, rtol=1e-4)
@@ -149,7 +166,8 @@ def test_a_class_per_position() -> None:
     def nll(u):
         return float(nn.functional.cross_entropy(logits / math.exp(u), y))
 
-    assert gs.tempered(net, (x, y)).finish.temperature == pytest.approx(best(nll), rel=1e-3)
+    found = gs.tempered(net, (x, y)).finish.temperature
+    assert found == pytest.approx(best(nll, 280), rel=1e-3)
 
 
 def test_moments_know_the_temperature() -> None:

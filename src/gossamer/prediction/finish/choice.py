@@ -11,6 +11,9 @@ from torch import Tensor
 COLDEST, HOTTEST = 0.05, 20.0
 """Temperatures that are looked at."""
 
+HOT_STD = 1.0
+"""Of log T above 0 in the prior: few rows suffice to show that a network is too sure."""
+
 SCALES = (0.0, *(2.0**step for step in range(-10, 1)))
 """Scales c that are looked at: none, and 0.001 to 1 in steps of 2, which is 1.4 of a deviation.
 
@@ -30,8 +33,13 @@ _GOLDEN = 0.5 * (3.0 - math.sqrt(5.0))
 class Loss(Protocol):
     """Negative log-likelihood of every held-out row."""
 
-    prior_std: float
-    """Of log T before any row is seen, a Gaussian around 0."""
+    cold_std: float
+    """Of log T below 0 before any row is seen, half a Gaussian; above 0 it is ``HOT_STD``."""
+
+    @property
+    def count(self) -> int:
+        """Targets that the rows hold."""
+        ...
 
     def rows(self, temperature: float) -> Tensor:
         """Of the averaged prediction at a temperature, ``[n]``."""
@@ -41,9 +49,9 @@ class Loss(Protocol):
 def best_temperature(loss: Loss, around: float | None = None) -> float:
     """The temperature of the highest posterior density, to 1e-6 of itself; bounded.
 
-    log T has a Gaussian prior around 0. Some hundred rows that a network gets all right would ask
-    for T = 0, whatever its confidence is worth: the likelihood has no maximum there. The prior
-    weighs as much as one row or two, so that a thousand rows do not see it.
+    log T has a prior, half a Gaussian on either side of 0. Some hundred rows that a network gets
+    all right would ask for T = 0, whatever its confidence is worth: the likelihood has no maximum
+    there. So more confidence than the network's own needs evidence; a thousand rows do not see it.
 
     Args:
         loss: Of held-out rows.
@@ -51,8 +59,9 @@ def best_temperature(loss: Loss, around: float | None = None) -> float:
     """
 
     def mean(log_temperature: float) -> float:
-        rows = loss.rows(math.exp(log_temperature))
-        return float(rows.mean()) + 0.5 * (log_temperature / loss.prior_std) ** 2 / len(rows)
+        std = loss.cold_std if log_temperature < 0.0 else HOT_STD
+        prior = 0.5 * (log_temperature / std) ** 2 / loss.count
+        return float(loss.rows(math.exp(log_temperature)).mean()) + prior
 
     low, high = math.log(COLDEST), math.log(HOTTEST)
     if around is not None:

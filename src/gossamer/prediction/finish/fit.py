@@ -38,7 +38,8 @@ def tempered(
 
     All logits are divided by one T > 0: labels stay, confidence changes. T is the one of the lowest
     negative log-likelihood of the averaged prediction on the held-out rows, between 0.05 and 20,
-    under a weak prior around 1 (log T ~ N(0, 0.25²)) that matters below some hundred rows.
+    under a prior that holds T near 1 or above it where rows are few and all right: they would ask
+    for T = 0 otherwise.
     For real targets T widens the predictive distribution around its mean, noise and all. An earlier
     temperature is replaced; a last layer stays.
 

@@ -27,14 +27,19 @@ class LabelLoss:
         members: Of each its finishing step and what its networks gave for it, ``[S, n, ...]``.
         target: Labels ``[n, ...]``.
         dtype: In which it is computed.
-        prior_std: See ``Loss``: networks of all kinds were off by a factor of 0.7 to 1.6.
+        cold_std: See ``Loss``: networks of all kinds ask for 0.7 or more.
     """
 
     likelihood: Likelihood
     members: Sequence[tuple[Finish, Tensor]]
     target: Tensor
     dtype: torch.dtype = torch.float64
-    prior_std: float = 0.25
+    cold_std: float = 0.25
+
+    @property
+    def count(self) -> int:
+        """Labels."""
+        return self.target.numel()
 
     def check(self) -> None:
         """Raise where labels do not fit the outputs."""
@@ -103,12 +108,17 @@ class RealLoss:
     Attributes:
         prediction: Of the held-out rows, at temperature 1.
         target: ``[n]`` or ``[n, D]``.
-        prior_std: See ``Loss``: noise that was learnt on few rows may be off by a factor of 3.
+        cold_std: See ``Loss``; the likelihood of real targets has its maximum.
     """
 
     prediction: RealPrediction
     target: Tensor
-    prior_std: float = 1.0
+    cold_std: float = 1.0
+
+    @property
+    def count(self) -> int:
+        """Numbers."""
+        return self.target.numel()
 
     def rows(self, temperature: float) -> Tensor:
         """See ``Loss.rows``."""
