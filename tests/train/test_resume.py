@@ -53,6 +53,17 @@ def test_ctrl_c_saves_and_a_resume_equals_a_straight_run(
     assert_same_run(straight, broken)
 
 
+def test_a_run_with_the_options_of_its_posterior_resumes(tmp_path: Path, small: RunConfig) -> None:
+    """An empirical prior has no state; factors of absent weights have, and the optimiser's too."""
+    options = {**small.method_options, "prior_std": "empirical", "absent_variance": "all"}
+    config = dataclasses.replace(small, method="ssvi", method_options=options)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    train(config, straight)
+    assert interrupt(config, broken, 7).status == "interrupted"
+    assert train(config, broken, resume=True).status == "finished"
+    assert_same_run(straight, broken)
+
+
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, small: RunConfig) -> None:
     def twice() -> None:
         signal.raise_signal(signal.SIGINT)
