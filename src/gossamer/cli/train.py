@@ -13,9 +13,11 @@ from rich.console import Console
 from gossamer.cli import settings
 from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, set_run
+from gossamer.errors import InvalidValue
 from gossamer.report import has_own_table, print_measured, write_report
 from gossamer.report.quantities import QUANTITIES, format_number, quantity
 from gossamer.train import RunConfig, RunFolder, SilentProgress, default_progress, train
+from gossamer.train.quality import DEFAULT, QUALITIES, settled, with_quality
 
 INTERRUPTED = 130
 
@@ -25,7 +27,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "task": ("TASK", "classification or regression; the data decide if not given"),
     "data-dir": ("DIR", "folder where data sets lie that are not embedded"),
     "model": ("NAME", "the network"),
-    "method": ("NAME", "see gossamer methods"),
+    "method": ("NAME", "see gossamer methods; decided by --quality if not given"),
     "preset": ("NAME", "named settings of the method, such as paper"),
     "sparsity": ("SHARE", "share of the weights removed, exact (a setting of the method)"),
     "members": ("M", "networks that share those weights, train and predict together"),
@@ -66,8 +68,12 @@ def add_train(parser: Parser) -> None:
     """Give the command its options."""
     parser.epilog = _EPILOG
     defaults = {field.name: field.default for field in fields(RunConfig)}
+    qualities = "; ".join(f"{name}: {each.about}" for name, each in QUALITIES.items())
+    parser.add_argument(
+        "--quality", metavar="NAME", help=f"what we recommend: {qualities} (default {DEFAULT})"
+    )
     for flag, (placeholder, text) in _FLAGS.items():
-        default = defaults.get(flag.replace("-", "_"))
+        default = None if flag == "method" else defaults.get(flag.replace("-", "_"))
         told = f" (default {default})" if default not in (None, "default") else ""
         parser.add_argument(f"--{flag}", metavar=placeholder, help=text + told)
     parser.add_argument(
@@ -106,18 +112,18 @@ def add_train(parser: Parser) -> None:
 
 def run(args: argparse.Namespace, output: Output) -> int:
     """Train and print the test metrics."""
-    given = _given(args)
+    given, quality = _given(args), _quality(args)
     lists = {name: getattr(args, name) for name in ("ood", "shift") if getattr(args, name)}
     config: RunConfig | None = None
     if not args.out or not args.resume:
-        config = _config(RunConfig(), given, lists)
+        config = _new(quality, given, lists)
     out = Path(args.out) if args.out else default_out(config or RunConfig())
     folder = RunFolder(out)
     if args.resume and folder.is_started:
         # What is not told is the run's own; what is told must agree with it, and train checks that.
         config = _config(folder.read_config()[0], given, lists)
     elif args.resume:
-        config = _config(RunConfig(), given, lists) if given or lists else None
+        config = _new(quality, given, lists) if given or lists else None
     progress = SilentProgress() if args.quiet else default_progress()
     try:
         result = train(config, out, resume=args.resume, progress=progress)
@@ -179,6 +185,24 @@ def _given(args: argparse.Namespace) -> list[str]:
     keys = [*(flag.replace("-", "_") for flag in _FLAGS), "finish"]
     options = [f"{key}={found[key]}" for key in keys if found[key] is not None]
     return [*options, *args.assignments]
+
+
+def _quality(args: argparse.Namespace) -> str | None:
+    """The preset to begin with; ``None`` where the method is told."""
+    told = [args.method, args.preset, *args.assignments]
+    is_told = any(told[:2]) or any(str(each).split("=")[0].strip() == "method" for each in told[2:])
+    if args.quality is not None and is_told:
+        raise InvalidValue(
+            "--quality", args.quality, "decides the method", "leave out --method and --preset"
+        )
+    return None if is_told else args.quality or DEFAULT
+
+
+def _new(quality: str | None, given: list[str], lists: dict[str, list[str]]) -> RunConfig:
+    """The config of a run that begins."""
+    if quality is None:
+        return _config(RunConfig(), given, lists)
+    return settled(_config(with_quality(RunConfig(), quality), given, lists), quality)
 
 
 def _config(base: RunConfig, given: list[str], lists: dict[str, list[str]]) -> RunConfig:

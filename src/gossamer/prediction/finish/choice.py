@@ -33,8 +33,10 @@ _GOLDEN = 0.5 * (3.0 - math.sqrt(5.0))
 class Loss(Protocol):
     """Negative log-likelihood of every held-out row."""
 
-    cold_std: float
-    """Of log T below 0 before any row is seen, half a Gaussian; above 0 it is ``HOT_STD``."""
+    @property
+    def cold_std(self) -> float:
+        """Of log T below 0 before any row is seen, half a Gaussian; above it is ``HOT_STD``."""
+        ...
 
     @property
     def count(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gossamer.train import RunConfig
-from gossamer.train.quality import QUALITIES, with_quality
+from gossamer.train.quality import with_quality
 
 SPARSITY = 0.95
 
@@ -48,14 +48,17 @@ _SPARSE = {"sparsity": SPARSITY}
 
 CONTENDERS: tuple[Contender, ...] = (
     Contender("rigl", "RigL 95 %", "rigl", _SPARSE),
-    *(Contender(key, f"{key}: {quality.about}", quality=key) for key, quality in QUALITIES.items()),
+    Contender("fast", "**fast**: RigL averaged", quality="fast"),
+    Contender("good", "**good**: 2 × fast", quality="good"),
+    Contender("best", "**best**: 3 × fast", quality="best"),
     Contender(
-        "rigl-average",
-        "RigL 95 %, averaged",
-        "rigl",
-        {**_SPARSE, "average": 0.25, "lr_floor": 0.6},
+        "ngvi-average",
+        "ngvi 95 %, averaged",
+        "ngvi",
+        {**_SPARSE, "initial_curvature": 1.0, "average": 0.25, "lr_floor": 0.6},
+        10,
     ),
-    Contender("ngvi", "ngvi 95 %, not averaged", "ngvi", _SPARSE, 10),
+    Contender("ngvi", "ngvi 95 %", "ngvi", _SPARSE, 10),
     Contender("ssvi", "SSVI 95 %", "ssvi", _SPARSE, 10),
     Contender("sgd", "dense SGD", "sgd"),
     Contender("mc_dropout", "MC dropout, dense", "mc_dropout", {}, 10),

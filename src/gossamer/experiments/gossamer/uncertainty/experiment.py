@@ -6,7 +6,7 @@ from gossamer.experiments.experiment import Experiment, Finished, Scope
 from gossamer.experiments.gossamer.uncertainty.checks import FOREIGN, SCORE, auroc_key, verdicts
 from gossamer.experiments.gossamer.uncertainty.contenders import CONTENDERS
 from gossamer.experiments.gossamer.uncertainty.costs import Contest, cost
-from gossamer.experiments.gossamer.uncertainty.measuring import FORMS, Measured, measure
+from gossamer.experiments.gossamer.uncertainty.measuring import FORMS, Measured, measure, told
 from gossamer.experiments.gossamer.uncertainty.problems import SCALES, Problem, problems_of
 from gossamer.experiments.gossamer.uncertainty.rows import COST, Board, Line, board_of, task_name
 from gossamer.experiments.outcome import Outcome, TextTable
@@ -31,12 +31,12 @@ def tasks(scope: Scope) -> list[Task]:
                 FunctionTask(
                     task_name(problem.key, contender.key, seed),
                     measure,
-                    Measured(contender.of(base).to_json(), contender.first),
+                    Measured(told(contender.of(base)), contender.first),
                 )
                 for contender in CONTENDERS
             ]
         base = problem.seeded(scope.seed, scope.data_dir, "cpu")
-        configs = {contender.key: contender.of(base).to_json() for contender in CONTENDERS}
+        configs = {contender.key: told(contender.of(base)) for contender in CONTENDERS}
         found.append(FunctionTask(f"{problem.key}-{COST}", cost, Contest(configs), alone=True))
     return found
 

@@ -29,12 +29,19 @@ class Measured:
     """What is trained and measured; JSON values.
 
     Attributes:
-        config: The run.
+        config: The settings of the run that are not defaults, so that rows outlive settings that
+            are added later.
         first: As of a contender.
     """
 
     config: dict[str, Any]
     first: int | None = None
+
+
+def told(config: RunConfig) -> dict[str, Any]:
+    """The settings of a run that are not defaults, as JSON values."""
+    usual = RunConfig().to_json()
+    return {name: value for name, value in config.to_json().items() if value != usual[name]}
 
 
 def measure(settings: Measured, watch: Watch) -> Values:

@@ -90,7 +90,7 @@ def board_of(problem: str, found: Finished) -> Board:
             continue
         if not isinstance(task.settings, Measured):
             continue
-        seed = int(task.settings.config["seed"])
+        seed = int(task.settings.config.get("seed", 0))
         contender = task.name[len(problem) + 1 : -len(f"-s{seed}")]
         parts = {contender: row["forms"]}
         if "first" in row:
