@@ -121,7 +121,9 @@ def run(args: argparse.Namespace, output: Output) -> int:
     folder = RunFolder(out)
     if args.resume and folder.is_started:
         # What is not told is the run's own; what is told must agree with it, and train checks that.
-        config = _config(folder.read_config()[0], given, lists)
+        config = folder.read_config()[0]
+        config = config if args.quality is None else with_quality(config, args.quality)
+        config = _config(config, given, lists)
     elif args.resume:
         config = _new(quality, given, lists) if given or lists else None
     progress = SilentProgress() if args.quiet else default_progress()

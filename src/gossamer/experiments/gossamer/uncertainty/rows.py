@@ -86,7 +86,11 @@ def board_of(problem: str, found: Finished) -> Board:
     labels = {contender.key: contender.label for contender in CONTENDERS} | dict(SUBSET.values())
     for task in found.tasks:
         row = found.rows.get(task.name)
-        if row is None or not isinstance(task, FunctionTask) or not task.name.startswith(problem):
+        if (
+            row is None
+            or not isinstance(task, FunctionTask)
+            or not task.name.startswith(f"{problem}-")
+        ):
             continue
         if not isinstance(task.settings, Measured):
             continue

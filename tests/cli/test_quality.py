@@ -1,0 +1,59 @@
+"""``gossamer train --quality``: what is trained where no method is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.test_train import TINY
+
+Call = Callable[..., Any]
+
+
+def config_of(run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(run) / "config.json").read_text())
+    return found
+
+
+def test_without_a_method_the_fast_preset_is_trained(gossamer: Call) -> None:
+    found = gossamer("train", *TINY, "--json").json
+    config = config_of(found["run"])
+    assert (config["method"], config["finish"], config["members"]) == ("rigl", "last_layer", None)
+    assert config["method_options"] == {"sparsity": 0.95, "average": 0.25, "lr_floor": 0.6}
+    assert {"temperature", "last_layer_scale"} <= found.keys()
+
+
+def test_settings_change_a_quality_and_members_follow(gossamer: Call) -> None:
+    words = ("--quality", "good", "--sparsity", "0.8", "--set", "average=0.2", "--out", "it")
+    found = gossamer("train", *TINY, *words, "--json").json
+    config = config_of("it")
+    assert (config["members"], config["member_sparsity"]) == (2, 0.8)
+    assert config["method_options"]["average"] == 0.2
+    assert found["nnz"] == 2 * round(0.2 * (64 * 16 + 16 * 10))
+
+
+@pytest.mark.parametrize(
+    "words", [("--method", "ssvi"), ("--preset", "default"), ("--set", "method=ssvi")]
+)
+def test_a_method_that_is_told_is_trained_as_it_is(gossamer: Call, words: tuple[str, ...]) -> None:
+    found = gossamer("train", *TINY, *words, "--json").json
+    config = config_of(found["run"])
+    assert (config["method"], config["finish"], config["method_options"]) == ("ssvi", "none", {})
+
+
+def test_a_quality_and_a_method_are_refused_together(gossamer: Call) -> None:
+    error = gossamer("train", *TINY, "--quality", "good", "--method", "ssvi").error
+    assert error == "--quality = good: decides the method; leave out --method and --preset"
+    assert "quality" in gossamer("train", *TINY, "--quality", "superb").error
+
+
+def test_a_run_goes_on_with_its_own_settings(gossamer: Call) -> None:
+    first = gossamer("train", *TINY, "--quality", "good", "--out", "it", "--json").json
+    again = gossamer("train", "--resume", "--out", "it", "--json").json
+    assert again["nll"] == first["nll"]
+    assert gossamer("train", *TINY, "--quality", "good", "--resume", "--out", "it").code == 0
+    assert "members" in gossamer("train", "--quality", "best", "--resume", "--out", "it").error

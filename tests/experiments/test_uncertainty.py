@@ -1,0 +1,160 @@
+"""``gossamer/uncertainty``: its tasks, its lines by hand, its verdicts, one small row for real."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gossamer.experiments import find_experiment
+from gossamer.experiments.experiment import Finished
+from gossamer.experiments.gossamer.uncertainty.checks import auroc_key, verdicts
+from gossamer.experiments.gossamer.uncertainty.contenders import CONTENDERS
+from gossamer.experiments.gossamer.uncertainty.costs import Contest, cost
+from gossamer.experiments.gossamer.uncertainty.measuring import FORMS, Measured, measure, told
+from gossamer.experiments.gossamer.uncertainty.problems import PROBLEMS, SCALES, problems_of
+from gossamer.experiments.gossamer.uncertainty.rows import Board, Line, board_of
+from gossamer.inference import METHODS
+from gossamer.train import RunConfig
+
+EXPERIMENT = find_experiment("gossamer/uncertainty")
+
+
+class Quiet:
+    def tell(self, share, text=""):
+        assert 0.0 <= share <= 1.0
+
+    note = tell
+
+
+def scope(scale="grey", repeats=2):
+    return EXPERIMENT.scope(scale=scale, repeats=repeats)
+
+
+def test_every_contender_meets_every_problem_with_the_same_data():
+    tasks = EXPERIMENT.tasks(scope("small"))
+    trained = [t for t in tasks if isinstance(t.settings, Measured)]
+    assert len({t.name for t in tasks}) == len(tasks)
+    assert len(trained) == len(PROBLEMS) * len(CONTENDERS) * 2
+    shared = ("data", "model", "epochs", "batch_size", "limit_train", "ood", "validation_fraction")
+    for problem in PROBLEMS:
+        own = [t for t in trained if t.name.startswith(f"{problem.key}-")]
+        assert len(own) == len(CONTENDERS) * 2
+        configs = [RunConfig.from_json(t.settings.config) for t in own]
+        assert all(getattr(c, n) == getattr(problem.config, n) for c in configs for n in shared)
+        for config in configs:
+            METHODS[config.method].config(**config.method_options)
+            assert config.finish == "none"  # every form is measured
+
+
+def test_seeds_go_through_the_standard_splits():
+    energy = next(p for p in PROBLEMS if p.key == "energy")
+    assert [energy.seeded(seed, None, "cpu").split for seed in (0, 3, 20)] == [0, 3, 0]
+    assert [p.key for p in problems_of("grey")] == ["digits", "mnist", "fashion"]
+    assert set(SCALES["small"]) == {p.key for p in PROBLEMS}
+
+
+def test_settings_of_a_row_are_what_differs_from_the_defaults():
+    config = RunConfig(seed=3, epochs=2)
+    assert told(config) == {"seed": 3, "epochs": 2}
+    assert RunConfig.from_json(told(config)) == config
+
+
+def line(contender, form, **figures):
+    by_seed = {name: dict(enumerate(values)) for name, values in figures.items()}
+    return Line(contender, contender, form, by_seed)
+
+
+def test_differences_are_in_pairs():
+    ours, theirs = line("a", "none", nll=[0.3, 0.4]), line("b", "none", nll=[0.31, 0.42])
+    gap = ours.below(theirs, "nll")
+    assert gap.mean == pytest.approx(0.015)
+    assert gap.standard_error == pytest.approx(0.005)
+    assert ours.below(line("c", "none"), "nll") is None
+
+
+def board(fast, rigl, cost_of_fast=1.0):
+    lines = {
+        ("fast", "last_layer"): line("fast", "last_layer", nll=fast, ece=[0.01, 0.012]),
+        ("rigl", "temperature"): line("rigl", "temperature", nll=rigl),
+    }
+    return Board(lines, {"fast": {"ratio": cost_of_fast}, "ensemble": {"ratio": 10.0}})
+
+
+def named(boards, part):
+    return next(v for v in verdicts(boards) if part in v.name)
+
+
+def test_the_verdict_on_nll_asks_for_two_standard_errors_and_no_loss():
+    won, lost = board([0.3, 0.4], [0.31, 0.412]), board([0.3, 0.4], [0.28, 0.381])
+    even = board([0.3, 0.4], [0.31, 0.39])
+    assert named({"mnist": won, "fashion": won, "digits": won}, "below temperature").ok
+    assert named({"mnist": won, "fashion": won, "digits": won, "cifar10": even}, "below").ok
+    assert not named({"mnist": won, "fashion": won, "digits": even}, "below temperature").ok
+    assert not named({"mnist": won, "fashion": won, "digits": won, "cifar10": lost}, "below").ok
+
+
+def test_what_is_missing_passes_nothing():
+    for verdict in verdicts({"mnist": Board({}, {}), "fashion": Board({}, {})}):
+        assert not verdict.ok, verdict
+
+
+def test_costs_and_calibration():
+    assert named({"mnist": board([1, 1], [1, 1], 1.1)}, "fast: a step").ok
+    assert not named({"mnist": board([1, 1], [1, 1], 1.11)}, "fast: a step").ok
+    assert named({"mnist": board([1, 1], [1, 1])}, "ECE of mnist").ok
+    assert board([1], [1]).cost("ensemble-3") == pytest.approx(6.0)
+    assert auroc_key("mnist", "notmnist") == "auroc_mutual_information"
+    assert auroc_key("mnist", "fashion_mnist") == "auroc_mutual_information_fashion_mnist"
+
+
+def test_rows_become_lines_and_a_figure(tmp_path):
+    asked = scope("quick")
+    tasks = EXPERIMENT.tasks(asked)
+    forms = {form: {"nll": 0.5, "accuracy": 0.9} for form in FORMS}
+    rows = {
+        "digits-ngvi-s0": {"forms": forms},
+        "digits-ngvi-average-s0": {"forms": {**forms, "last_layer": {"refused": "no"}}},
+        "digits-ensemble-s1": {"forms": forms, "first": {"none": {"nll": 0.6}}},
+        "digits-cost": {"rigl": {"ratio": 1.0, "parameter_bytes": 8, "state_bytes": 16}},
+    }
+    found = Finished(EXPERIMENT.key, asked, Path(tmp_path), tasks, rows)
+    made = board_of("digits", found)
+    assert ("ngvi-average", "last_layer") not in made.lines
+    assert made.lines["ngvi", "none"].figures["nll"] == {0: 0.5}
+    assert made.lines["ensemble-3", "none"].mean("nll") == 0.6
+    assert made.bytes("rigl") == 24
+    outcome = EXPERIMENT.conclude(found)
+    assert not outcome.ok
+    assert "front.svg" in outcome.figures
+    assert "ngvi 95 %, averaged" in {row[0] for row in outcome.parts[1].rows}
+
+
+def test_a_row_for_real():
+    config = replace(CONTENDERS[1].of(PROBLEMS[0].config), epochs=2, limit_train=300, seed=1)
+    row = measure(Measured(told(config)), Quiet())
+    assert set(row["forms"]) == set(FORMS)
+    assert row["nnz"] == round(0.05 * (64 * 256 + 256 * 256 + 256 * 10))
+    assert row["forms"]["temperature"]["temperature"] > 0
+    assert "last_layer_scale" in row["forms"]["last_layer"]
+    nll = {form: row["forms"][form]["nll"] for form in FORMS}
+    assert nll["none"] != nll["temperature"]
+
+
+def test_steps_are_timed_in_turn_and_bytes_are_exact():
+    base = replace(PROBLEMS[0].config, limit_train=300)
+    configs = {c.key: told(c.of(base)) for c in CONTENDERS if c.key in ("rigl", "fast", "ensemble")}
+    before = torch.get_num_threads()
+    found = cost(Contest(configs), Quiet())
+    assert torch.get_num_threads() == before
+    kept = round(0.05 * (64 * 256 + 256 * 256 + 256 * 10))
+    biases = 256 + 256 + 10
+    assert found["rigl"]["ratio"] == 1.0
+    # Adam has two numbers for every value and its step count for every tensor.
+    assert found["rigl"]["state_bytes"] == 4 * (2 * (kept + biases) + 6)
+    assert found["fast"]["state_bytes"] > found["rigl"]["state_bytes"]
+    dense = 64 * 256 + 256 * 256 + 256 * 10 + biases
+    assert found["ensemble"]["parameter_bytes"] == 5 * 4 * dense
+    assert asdict(Contest(configs))["configs"] == configs
