@@ -19,7 +19,7 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard csrc/*.cpp csrc/*.h
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY) ## SSVI at 95 % sparsity next to dense VI, RigL and SGD on digits; table and report
+demo: $(READY) ## sparse and dense networks on digits, ours and others: a table and a report
 	$(BIN)/gossamer reproduce gossamer/demo --out $(RUNS)/demo
 
 test: check native-test ## format, lint, types, layering, C++ tests, tests with coverage

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#777777")
+_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#777777")
 _PANELS = (
     ("checkpoint_bytes", "checkpoint, kB", 1e-3),
     ("accuracy", "test accuracy, %", 100.0),

@@ -26,6 +26,8 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 def test_json_has_the_agreed_keys_and_the_default_folder(gossamer: Callable[..., Any]) -> None:
     answer = gossamer(
         "train",
+        "--method",
+        "ssvi",
         "--sparsity",
         "0.9",
         *TINY,
@@ -95,11 +97,11 @@ def test_quiet_says_nothing_beside_the_result(gossamer: Callable[..., Any]) -> N
         ),
         (("--set", "nothing=1"), "setting = nothing: is no setting"),
         (("--set", "kl_weight"), "--set = kl_weight: must read key=value"),
-        (("--set", "removal=nothing"), "removal = nothing: is not known"),
+        (("--method", "ssvi", "--set", "removal=nothing"), "removal = nothing: is not known"),
         (("--set", "hidden=12"), "hidden = 12: must be a list of whole numbers; e.g. [64, 64]"),
         (("--sparsity", "1"), "sparsity = 1: must lie in [0, 1)"),
         (("--sparsity", "-1"), "sparsity = -1: must lie in [0, 1)"),
-        (("--sparsity", "most"), "sparsity = most: must be a number; see gossamer methods ssvi"),
+        (("--sparsity", "most"), "sparsity = most: must be a number; see gossamer methods rigl"),
         (("--sparsity", "0.9999"), "one would be empty; use at most"),
         (("--method", "dense_vi", "--sparsity", "0.5"), "of dense_vi"),
         (("--batch-size", "201"), "batch_size = 201: must not exceed the number of training"),

@@ -14,6 +14,6 @@ def test_the_demo_meets_every_check(tmp_path: Path) -> None:
     demo = find_experiment("gossamer/demo")
     outcome = run_experiment(demo, demo.scope(), out=tmp_path / "demo", jobs=1)
     assert [str(verdict) for verdict in outcome.verdicts if not verdict.ok] == []
-    assert sum(row["n"] for row in outcome.values["rows"]) == 12
+    assert sum(row["n"] for row in outcome.values["rows"]) == 15
     assert outcome.report is not None
     assert outcome.report.is_file()

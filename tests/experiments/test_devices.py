@@ -124,7 +124,12 @@ def test_every_task_gets_the_device(key: str) -> None:
     for task in tasks:
         settings = settings_of(task)
         settings = getattr(settings, "config", settings)
-        if isinstance(task, FunctionTask) and task.alone:  # it measures the CPU
+        if isinstance(settings, dict):
+            settings = RunConfig.from_json(settings)
+        configs = getattr(settings, "configs", None)
+        if configs is not None:
+            assert {config["device"] for config in configs.values()} == {"cpu"}
+        elif isinstance(task, FunctionTask) and task.alone:  # it measures the CPU
             assert settings.device == "cpu"
         elif not experiment.cpu_only:
             assert settings.device == "cuda:1", task.name

@@ -7,10 +7,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from gossamer.report.style import INK, MUTED, SERIES, new_figure
 
 AXES = (("cost", "training time, RigL = 1"), ("bytes", "bytes of parameters and state"))
+
+_TIMES = (1, 2, 3, 5, 10, 20)
 
 
 def draw_front(problems: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
@@ -26,6 +29,9 @@ def draw_front(problems: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         for ax, (key, words) in zip(row, AXES, strict=True):
             _panel(ax, points, key)
             ax.set_xlabel(words)
+        row[0].xaxis.set_major_locator(FixedLocator(_TIMES))
+        row[0].xaxis.set_minor_locator(NullLocator())
+        row[0].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         row[0].set_title(label)
         row[0].set_ylabel("NLL of test points")
     return figure

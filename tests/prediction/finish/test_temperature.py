@@ -108,7 +108,7 @@ def test_few_rows_that_are_all_right_do_not_ask_for_certainty() -> None:
         y = x.argmax(1)
         found[count] = gs.tempered(nn.Identity(), (x, y)).finish.temperature
     assert 0.5 < found[20] < 1.0
-    assert 0.3 < found[200] < found[20]
+    assert 0.1 < found[200] < found[20]
     assert found[20_000] < 0.5 * found[200]
 
 
