@@ -72,6 +72,25 @@ def test_ngvi_draws_around_the_mean_with_the_present_spread():
     assert torch.equal(gs.predict(method, x, 7).samples, gs.predict(twin, x, 7).samples)
 
 
+@pytest.mark.parametrize("name", ["rigl", "ngvi"])
+def test_learnt_noise_is_averaged_with_the_weights(name):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    settings = {"average": 0.25, "lr_floor": 0.5, "likelihood": "gaussian"}
+    method = gs.build(name, net, num_data=64, total_steps=STEPS, **settings)
+    seen = []
+    for number, (x, y) in enumerate(batches(), start=1):
+        method.step((x, y.float()))
+        if number > 18:
+            seen.append([p.detach().clone() for p in method.likelihood.parameters()])
+    means = [torch.stack(several).mean(0) for several in zip(*seen, strict=True)]
+    found = list(method.posterior().likelihood.parameters())
+    assert means
+    for mean, one, last in zip(means, found, seen[-1], strict=True):
+        torch.testing.assert_close(one, mean)
+        assert not torch.equal(one, last)
+
+
 def test_before_the_average_the_network_in_training_predicts():
     method = built("rigl")
     for batch in batches(18):

@@ -7,15 +7,18 @@ support has come to rest, so that every weight has one meaning for all of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.errors import InvalidValue
+from gossamer.likelihoods import Likelihood
 from gossamer.nn.replica import replicate
+
+M = TypeVar("M", bound=nn.Module)
 
 NORM_PASSES = 32
 """Passes over the last batches from which normalisation learns its statistics at the mean: some
@@ -27,6 +30,7 @@ class TailAverage:
 
     Args:
         model: The network in training.
+        likelihood: Its noise, if it learns one, is averaged too.
         share: Of the run, at its end, over which weights are averaged: in (0, 1).
         total_steps: Optimiser steps of the run.
         rest: From this share of the run on the support rests.
@@ -35,7 +39,14 @@ class TailAverage:
         InvalidValue: The support still moves when the average begins.
     """
 
-    def __init__(self, model: nn.Module, share: float, total_steps: int, rest: float) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        share: float,
+        total_steps: int,
+        rest: float,
+    ) -> None:
         if 1.0 - share < rest - 1e-9:
             raise InvalidValue(
                 "average",
@@ -43,10 +54,11 @@ class TailAverage:
                 f"begins before the support rests, at {rest:g} of the run",
                 f"use an end_fraction of {1.0 - share:g} or less",
             )
-        self.model = model
+        self.model, self._present = model, likelihood
         self.start = total_steps - max(1, round(share * total_steps))
         self._norm_start = max(self.start, total_steps - NORM_PASSES)
         self.network: nn.Module | None = None
+        self.likelihood: Likelihood | None = None
         self.count = 0
         self.norm_passes = 0
 
@@ -59,12 +71,11 @@ class TailAverage:
         """
         if steps <= self.start:
             return
-        if self.network is None:
-            self.network = _own(self.model)
+        if self.network is None or self.likelihood is None:
+            self.network, self.likelihood = _own(self.model), _own(self._present)
         self.count += 1
-        # A mean over positive numbers: the first one replaces, whatever the copy held.
-        with torch.no_grad():
-            for mean, now in zip(self.network.parameters(), self.model.parameters(), strict=True):
+        with torch.no_grad():  # the first one replaces what the copies hold
+            for mean, now in self._pairs(self.network, self.likelihood):
                 mean.lerp_(now, 1.0 / self.count)
         if steps > self._norm_start:
             self._learn_norms(self.network, x)
@@ -88,6 +99,11 @@ class TailAverage:
                 norm.momentum = momentum
                 norm.eval()
 
+    def _pairs(self, network: nn.Module, likelihood: Likelihood) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every mean with the parameter that it is of."""
+        yield from zip(network.parameters(), self.model.parameters(), strict=True)
+        yield from zip(likelihood.parameters(), self._present.parameters(), strict=True)
+
     def original_of(self, parameter: Tensor) -> Tensor:
         """The parameter in training whose mean ``parameter`` is."""
         assert self.network is not None
@@ -96,23 +112,30 @@ class TailAverage:
 
     def state_dict(self) -> dict[str, Any]:
         """Counts, and the tensors of the mean once it has begun."""
-        held = None if self.network is None else dict(self.network.state_dict())
-        return {"count": self.count, "norm_passes": self.norm_passes, "network": held}
+        held = {"network": self.network, "likelihood": self.likelihood}
+        return {
+            "count": self.count,
+            "norm_passes": self.norm_passes,
+            **{n: None if m is None else dict(m.state_dict()) for n, m in held.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken; the network in training must have its own by now."""
         self.count, self.norm_passes = int(state["count"]), int(state["norm_passes"])
-        self.network = None
+        self.network = self.likelihood = None
         if state["network"] is not None:
             self.network = _own(self.model, state["network"])
+            self.likelihood = _own(self._present, state["likelihood"])
 
 
 def _tracks(norm: _BatchNorm) -> bool:
     return norm.running_mean is not None
 
 
-def _own(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """A replica over tensors of its own: copies of the model's, or of those given."""
-    held = model.state_dict() if tensors is None else tensors
+def _own(module: M, tensors: Mapping[str, Tensor] | None = None) -> M:
+    """A replica over tensors of its own: copies of the module's, or of those given."""
+    held = module.state_dict() if tensors is None else tensors
     copies = {name: tensor.detach().clone() for name, tensor in held.items()}
-    return replicate(model, copies).eval()
+    replica = replicate(module, copies).eval()
+    assert isinstance(replica, type(module))
+    return replica

@@ -205,7 +205,7 @@ class GradientMethod:
         self.average = None
         if config.average > 0.0:
             rest = 0.0 if swaps is None else swaps.end_fraction
-            self.average = TailAverage(model, config.average, total_steps, rest)
+            self.average = TailAverage(model, likelihood, config.average, total_steps, rest)
         self.steps = 0
         self._step = Step(model, likelihood, self.optimizer, elbo, config, group)
 
@@ -232,13 +232,19 @@ class GradientMethod:
 
     def posterior(self) -> Posterior:
         """See ``Method.posterior``."""
-        return Posterior(NoiseDraws(self.predicting), self.likelihood)
+        return Posterior(NoiseDraws(self.predicting), self.predicting_likelihood)
 
     @property
     def predicting(self) -> nn.Module:
         """The network that predicts: the mean over the last steps once it has begun."""
         mean = None if self.average is None else self.average.network
         return self.model if mean is None else mean
+
+    @property
+    def predicting_likelihood(self) -> Likelihood:
+        """The likelihood that goes with it."""
+        mean = None if self.average is None else self.average.likelihood
+        return self.likelihood if mean is None else mean
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``."""

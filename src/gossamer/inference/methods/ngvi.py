@@ -87,7 +87,7 @@ class NGVI(GradientMethod):
         """The network with the present σ around its weights."""
         prior_std = (self.elbo.num_data * self.config.weight_decay) ** -0.5
         network = with_spread(self.predicting, self._std_of, prior_std)
-        return Posterior(NoiseDraws(network), self.likelihood)
+        return Posterior(NoiseDraws(network), self.predicting_likelihood)
 
     def _std_of(self, parameter: Tensor) -> Tensor | None:
         """The present σ, also around a mean over the last steps."""
