@@ -7,7 +7,14 @@ from gossamer.experiments.cvadam2023 import fashion as cvadam_fashion
 from gossamer.experiments.cvadam2023 import freeze, paths, temperature
 from gossamer.experiments.cvadam2023.table4 import experiment as table4
 from gossamer.experiments.experiment import Experiment
-from gossamer.experiments.gossamer import defaults, demo, engines, high_sparsity, moments
+from gossamer.experiments.gossamer import (
+    averaging,
+    defaults,
+    demo,
+    engines,
+    high_sparsity,
+    moments,
+)
 from gossamer.experiments.gossamer.uncertainty import experiment as uncertainty
 from gossamer.experiments.li2024ssvi import fashion, iou
 
@@ -19,6 +26,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         defaults,
         high_sparsity,
         moments,
+        averaging,
         uncertainty,
         fashion,
         iou,
