@@ -37,12 +37,27 @@ def test_settings_change_a_quality_and_members_follow(gossamer: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--method", "ssvi"), ("--preset", "default"), ("--set", "method=ssvi")]
+    "words",
+    [
+        ("--method", "ssvi"),
+        ("--preset", "default"),
+        ("--set", "method=ssvi"),
+        ("--set", "preset=default"),
+    ],
 )
 def test_a_method_that_is_told_is_trained_as_it_is(gossamer: Call, words: tuple[str, ...]) -> None:
     found = gossamer("train", *TINY, *words, "--json").json
     config = config_of(found["run"])
     assert (config["method"], config["finish"], config["method_options"]) == ("ssvi", "none", {})
+
+
+def test_members_that_are_told_are_taken(gossamer: Call) -> None:
+    words = ("--quality", "good", "--set", "member_sparsity=0.9", "--out", "a")
+    found = gossamer("train", *TINY, *words, "--json").json
+    assert found["nnz"] == 2 * round(0.1 * (64 * 16 + 16 * 10))
+    assert gossamer("train", *TINY, *words, "--resume").code == 0
+    gossamer("train", *TINY, "--quality", "good", "--members", "1", "--out", "b", "--json")
+    assert (config_of("b")["members"], config_of("b")["member_sparsity"]) == (1, None)
 
 
 def test_a_quality_and_a_method_are_refused_together(gossamer: Call) -> None:

@@ -106,6 +106,8 @@ def test_costs_and_calibration():
     assert not named({"mnist": board([1, 1], [1, 1], 1.11)}, "fast: a step").ok
     assert named({"mnist": board([1, 1], [1, 1])}, "ECE of mnist").ok
     assert board([1], [1]).cost("ensemble-3") == pytest.approx(6.0)
+    assert auroc_key("cifar10", "cifar100") == "auroc_mutual_information"
+    assert auroc_key("cifar10", "svhn") == "auroc_mutual_information_svhn"
     assert auroc_key("mnist", "notmnist") == "auroc_mutual_information"
     assert auroc_key("mnist", "fashion_mnist") == "auroc_mutual_information_fashion_mnist"
 
@@ -118,7 +120,7 @@ def test_rows_become_lines_and_a_figure(tmp_path):
         "digits-ngvi-s0": {"forms": forms},
         "digits-ngvi-average-s0": {"forms": {**forms, "last_layer": {"refused": "no"}}},
         "digits-ensemble-s1": {"forms": forms, "first": {"none": {"nll": 0.6}}},
-        "digits-cost": {"rigl": {"ratio": 1.0, "parameter_bytes": 8, "state_bytes": 16}},
+        "digits-cost": {"rigl": {"ratio": 1.0, "bytes": 24}},
     }
     found = Finished(EXPERIMENT.key, asked, Path(tmp_path), tasks, rows)
     made = board_of("digits", found)
@@ -145,16 +147,21 @@ def test_a_row_for_real():
 
 def test_steps_are_timed_in_turn_and_bytes_are_exact():
     base = replace(PROBLEMS[0].config, limit_train=300)
-    configs = {c.key: told(c.of(base)) for c in CONTENDERS if c.key in ("rigl", "fast", "ensemble")}
+    timed = ("rigl", "fast", "ensemble", "swag")
+    configs = {c.key: told(c.of(base)) for c in CONTENDERS if c.key in timed}
     before = torch.get_num_threads()
     found = cost(Contest(configs), Quiet())
     assert torch.get_num_threads() == before
     kept = round(0.05 * (64 * 256 + 256 * 256 + 256 * 10))
     biases = 256 + 256 + 10
     assert found["rigl"]["ratio"] == 1.0
-    # Adam has two numbers for every value and its step count for every tensor.
-    assert found["rigl"]["state_bytes"] == 4 * (2 * (kept + biases) + 6)
-    assert found["fast"]["state_bytes"] > found["rigl"]["state_bytes"]
+    # Values and Adam's two numbers for each, its step count for every tensor, and the indices.
+    indices = found["rigl"]["bytes"] - 4 * (3 * (kept + biases) + 6)
+    assert indices in (4 * kept, 8 * kept)
+    # The mean is one more network, with its support.
+    assert found["fast"]["bytes"] == found["rigl"]["bytes"] + 4 * (kept + biases) + indices
     dense = 64 * 256 + 256 * 256 + 256 * 10 + biases
-    assert found["ensemble"]["parameter_bytes"] == 5 * 4 * dense
+    assert found["ensemble"]["bytes"] == 5 * 4 * (3 * dense + 6)
+    # Mean, squares and twenty points beside value and Adam's two numbers.
+    assert found["swag"]["bytes"] == pytest.approx(4 * 25 * dense, rel=0.01)
     assert asdict(Contest(configs))["configs"] == configs

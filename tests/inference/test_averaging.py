@@ -118,6 +118,29 @@ def test_normalisation_learns_at_the_mean_from_the_last_batches():
     assert not torch.equal(method.model[1].running_mean, found.running_mean)
 
 
+def test_other_state_is_that_of_the_network_in_training():
+    """Statistics of InstanceNorm, which nobody learns anew; BatchNorm's until its own passes."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Unflatten(1, (2, 3)),
+        nn.InstanceNorm1d(2, track_running_stats=True),
+        nn.Flatten(),
+        nn.BatchNorm1d(6),
+        nn.Linear(6, 3),
+    )
+    steps = 200
+    settings = {"average": 0.25, "lr_floor": 0.5, "sparsity": 0.0}
+    method = gs.build("sgd", net, num_data=64, total_steps=steps, **settings)
+    for number, batch in enumerate(batches(steps), start=1):
+        method.step(batch)
+        if number <= 150:
+            continue
+        mean = method.average.network
+        assert torch.equal(mean[1].running_mean, method.model[1].running_mean)
+        is_own = number > steps - NORM_PASSES
+        assert torch.equal(mean[3].running_mean, method.model[3].running_mean) is not is_own
+
+
 @pytest.mark.parametrize("name", ["rigl", "ngvi", "ssvi"])
 @pytest.mark.parametrize("stop", [10, 21])
 def test_a_resumed_average_goes_on_to_the_bit(name, stop):
@@ -168,3 +191,40 @@ def test_the_learning_rate_falls_to_its_floor_and_stays():
 def test_refusals(settings, message):
     with pytest.raises(InvalidValue, match=message):
         built("rigl", **settings)
+
+
+def test_swag_averages_by_itself():
+    for settings in ({"average": 0.25, "lr_floor": 0.5}, {"lr_floor": 0.5}):
+        with pytest.raises(InvalidValue, match="swag averages by itself"):
+            gs.build("swag", network(), num_data=64, total_steps=STEPS, **settings)
+    with pytest.raises(InvalidValue, match="predict by themselves, which swag has not"):
+        gs.build(
+            "swag",
+            network,
+            num_data=64,
+            total_steps=90,
+            members=2,
+            harvest="cycles",
+        )
+
+
+@pytest.mark.parametrize("average", [0.0, 0.25])
+def test_ngvi_predicts_with_tied_weights(average):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.end = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return self.end(self.b(self.a(x).relu()).relu())
+
+    torch.manual_seed(0)
+    settings = {"average": average, "lr_floor": 2 * average, "sparsity": 0.5}
+    method = gs.build("ngvi", Tied(), num_data=64, total_steps=STEPS, **settings)
+    for batch in batches():
+        method.step(batch)
+    found = method.posterior().draws.network
+    assert found.a.weight_mean is found.b.weight_mean
+    assert found.a.weight_raw_std is found.b.weight_raw_std
+    assert gs.predict(method, torch.randn(5, 6)).mutual_information.min() > 0

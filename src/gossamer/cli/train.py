@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
     if args.resume and folder.is_started:
         # What is not told is the run's own; what is told must agree with it, and train checks that.
         config = folder.read_config()[0]
-        config = config if args.quality is None else with_quality(config, args.quality)
+        if args.quality is not None:
+            config = _with_members_of(config, args.quality)
         config = _config(config, given, lists)
     elif args.resume:
         config = _new(quality, given, lists) if given or lists else None
@@ -191,8 +192,8 @@ def _given(args: argparse.Namespace) -> list[str]:
 
 def _quality(args: argparse.Namespace) -> str | None:
     """The preset to begin with; ``None`` where the method is told."""
-    told = [args.method, args.preset, *args.assignments]
-    is_told = any(told[:2]) or any(str(each).split("=")[0].strip() == "method" for each in told[2:])
+    named = {str(each).partition("=")[0].strip() for each in args.assignments}
+    is_told = bool(args.method or args.preset or named & {"method", "preset"})
     if args.quality is not None and is_told:
         raise InvalidValue(
             "--quality", args.quality, "decides the method", "leave out --method and --preset"
@@ -200,11 +201,19 @@ def _quality(args: argparse.Namespace) -> str | None:
     return None if is_told else args.quality or DEFAULT
 
 
+def _with_members_of(config: RunConfig, quality: str) -> RunConfig:
+    """A run's config with what tells one quality from another; the rest is the run's own."""
+    chosen = with_quality(config, quality)
+    return replace(config, method=chosen.method, members=chosen.members)
+
+
 def _new(quality: str | None, given: list[str], lists: dict[str, list[str]]) -> RunConfig:
     """The config of a run that begins."""
     if quality is None:
         return _config(RunConfig(), given, lists)
-    return settled(_config(with_quality(RunConfig(), quality), given, lists), quality)
+    config = _config(with_quality(RunConfig(), quality), given, lists)
+    is_told = any(each.partition("=")[0].strip() == "member_sparsity" for each in given)
+    return config if is_told else settled(config, quality)
 
 
 def _config(base: RunConfig, given: list[str], lists: dict[str, list[str]]) -> RunConfig:

@@ -77,12 +77,21 @@ class TailAverage:
         with torch.no_grad():  # the first one replaces what the copies hold
             for mean, now in self._pairs(self.network, self.likelihood):
                 mean.lerp_(now, 1.0 / self.count)
+            self._take_buffers(self.network)
         if steps > self._norm_start:
             self._learn_norms(self.network, x)
 
+    def _take_buffers(self, network: nn.Module) -> None:
+        """Other state is that of the network in training, BatchNorm's until it learns its own."""
+        learnt = {id(b) for m in _norms(network) for b in m.buffers()} if self.norm_passes else ()
+        present = dict(self.model.named_buffers(remove_duplicate=False))
+        for name, mean in network.named_buffers():
+            if mean.is_floating_point() and id(mean) not in learnt:  # supports rest: no indices
+                mean.copy_(present[name])
+
     def _learn_norms(self, network: nn.Module, x: Tensor) -> None:
         """One more pass of the statistics of BatchNorm at the mean weights, if there are any."""
-        norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and _tracks(m)]
+        norms = _norms(network)
         if not norms:
             return
         network.eval()
@@ -128,14 +137,18 @@ class TailAverage:
             self.likelihood = _own(self._present, state["likelihood"])
 
 
-def _tracks(norm: _BatchNorm) -> bool:
-    return norm.running_mean is not None
+def _norms(network: nn.Module) -> list[_BatchNorm]:
+    """Normalisation that keeps statistics."""
+    found = (m for m in network.modules() if isinstance(m, _BatchNorm))
+    return [norm for norm in found if norm.running_mean is not None]
 
 
 def _own(module: M, tensors: Mapping[str, Tensor] | None = None) -> M:
     """A replica over tensors of its own: copies of the module's, or of those given."""
-    held = module.state_dict() if tensors is None else tensors
-    copies = {name: tensor.detach().clone() for name, tensor in held.items()}
+    present = {n: t for n, t in module.state_dict().items() if isinstance(t, Tensor)}
+    held = present if tensors is None else tensors
+    # A checkpoint is read on the CPU, wherever the run goes on.
+    copies = {n: t.detach().to(present[n].device, copy=True) for n, t in held.items()}
     replica = replicate(module, copies).eval()
     assert isinstance(replica, type(module))
     return replica

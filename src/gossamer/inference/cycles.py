@@ -40,11 +40,11 @@ class Cycles:
     """
 
     def __init__(self, method: Method, members: int, total_steps: int, weights: int) -> None:
-        if not isinstance(method, GradientMethod):
+        if not isinstance(method, GradientMethod) or not method.may_cycle:
             raise InvalidValue(
                 "harvest",
                 "cycles",
-                f"needs a learning rate and swaps that can go round, which {method.name} has not",
+                f"needs networks that predict by themselves, which {method.name} has not",
                 "use harvest='runs'",
             )
         config = method.config
@@ -55,13 +55,14 @@ class Cycles:
                 "lets no cycle come to rest",
                 "use 'cosine' with harvest='cycles'",
             )
-        if config.average > 0.0:
-            raise InvalidValue(
-                "average",
-                config.average,
-                "and cycles are two ways to use the end of a run",
-                "set one of them",
-            )
+        for setting in ("average", "lr_floor"):
+            if getattr(config, setting) > 0.0:
+                raise InvalidValue(
+                    setting,
+                    getattr(config, setting),
+                    "and cycles are two ways to use the end of a run",
+                    "set one of them",
+                )
         self.method = method
         self.weights = weights
         self.ends = cycle_ends(total_steps, members)

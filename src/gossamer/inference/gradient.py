@@ -160,6 +160,9 @@ class GradientMethod:
         generator: Of random swaps; seeded from torch's generator if ``None``.
     """
 
+    may_cycle = True
+    """Whether a copy of the network at the end of a cycle is all that predicts."""
+
     def __init__(
         self,
         name: str,

@@ -48,7 +48,7 @@ def with_spread(network: nn.Module, std_of: StdOf, prior_std: float) -> nn.Modul
         for layer in weight.layers:
             twin = _twin(layer, mean, std, prior_std)
             twin.register_parameter("weight_mean", mean)
-            raw_std = raw_std or twin.weight_raw_std
+            raw_std = twin.weight_raw_std if raw_std is None else raw_std
             twin.register_parameter("weight_raw_std", raw_std)
             root = _put(root, layer, twin)
     link_adjacent(root)

@@ -55,7 +55,7 @@ class RunConfig:
         select: Tested is the ``"last"`` state, or the ``"best"`` checkpoint by validation NLL.
         finish: What the validation part adds when training has ended: ``"temperature"`` or
             ``"last_layer"`` (see docs/last-layer.md). Where the metrics are of the validation part
-            too, its first half chooses and its second half is measured.
+            too, half of its rows chooses and the other half is measured.
         patience: Stop where the validation NLL has not improved for so many epochs; ``None``
             trains all of them.
         checkpoint_every: Epochs between checkpoints; the best is chosen among them.

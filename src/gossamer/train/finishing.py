@@ -62,17 +62,21 @@ def check_finish(config: RunConfig, assembly: Assembly) -> None:
 def finished(config: RunConfig, assembly: Assembly) -> tuple[Posterior, DataSet]:
     """The posterior with its finishing step, and the data on which it may be judged.
 
-    Rows that chose something never judge it: where the validation part is measured, its first half
-    chooses and its second half is what is left of it.
+    Rows that chose something never judge it: where the validation part is measured, half of it,
+    drawn by the run's seed, chooses, and the other half is what is left of it.
     """
     posterior, dataset = assembly.method.posterior(), assembly.dataset
     if config.finish == "none":
         return posterior, dataset
     chooses = Rows(dataset.x_val, dataset.y_val)
     if config.evaluate_on == "validation":
-        half = len(chooses.x) // 2
-        judges = Rows(chooses.x[half:], chooses.y[half:])
-        chooses = Rows(chooses.x[:half], chooses.y[:half])
+        order = torch.randperm(len(chooses.x), generator=torch.Generator().manual_seed(config.seed))
+        first, second = (
+            order[: len(order) // 2].sort().values,
+            order[len(order) // 2 :].sort().values,
+        )
+        judges = Rows(chooses.x[second], chooses.y[second])
+        chooses = Rows(chooses.x[first], chooses.y[first])
         dataset = replace(dataset, validation=judges)
     held_out = (chooses.x, chooses.y)
     noise: Noise = "local" if config.noise == "local" else "weight"

@@ -89,7 +89,8 @@ def with_quality(config: RunConfig, name: str) -> RunConfig:
 
 
 def settled(config: RunConfig, name: str) -> RunConfig:
-    """The config with members as sparse as it says by now, where all of them are to be so."""
+    """The config with every member as sparse as it says by now; one network has no members."""
     if QUALITIES[name].settings.get("members") is None:
         return config
-    return replace(config, member_sparsity=float(config.method_options["sparsity"]))
+    sparsity = float(config.method_options["sparsity"])
+    return replace(config, member_sparsity=None if config.members == 1 else sparsity)

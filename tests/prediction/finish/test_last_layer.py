@@ -335,3 +335,25 @@ def test_refusals() -> None:
         gs.last_layer(posterior_of(nn.Linear(4, 2), Gaussian("head")), (x, x[:, 0]))
     with pytest.raises(InvalidValue, match="which moments would leave out"):
         gs.last_layer(net, (x, y)).predict_moments(x)
+
+
+def test_an_end_that_changes_only_some_rows_is_refused() -> None:
+    """The first rows may pass a clamp untouched; every row is asked."""
+
+    class Clamped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2, bias=False)
+            with torch.no_grad():
+                self.layer.weight.copy_(torch.eye(2))
+
+        def forward(self, x):
+            return self.layer(x).clamp(-1.0, 1.0)
+
+    x = torch.cat([torch.zeros(30, 2), torch.full((30, 2), 3.0)])
+    y = torch.arange(60) % 2
+    with pytest.raises(InvalidValue, match="does not end in a linear layer"):
+        gs.last_layer(Clamped(), (x, y), num_data=60)
+    inside = gs.last_layer(Clamped(), (x[:30] + 0.1, y[:30]), num_data=60)
+    with pytest.raises(InvalidValue, match="does not end in a linear layer"):
+        inside.predict(x)

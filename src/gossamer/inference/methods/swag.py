@@ -71,6 +71,10 @@ class SWAGConfig(OptimizerConfig):
             raise InvalidValue("collect_every", self.collect_every, "must be at least 1, or none")
         if self.rank < 0 or self.rank == 1:
             raise InvalidValue("rank", self.rank, "must be at least 2, or 0 for a diagonal")
+        for name in ("average", "lr_floor"):
+            if getattr(self, name) > 0.0:
+                rule = "swag averages by itself, at a learning rate of its own"
+                raise InvalidValue(name, getattr(self, name), rule, "use start and swa_lr")
         if not self.scale >= 0.0:
             raise InvalidValue("scale", self.scale, "must not be negative")
 
@@ -106,6 +110,7 @@ class _ThenConstant:
 class SWAG(GradientMethod):
     """See the module."""
 
+    may_cycle = False
     config: SWAGConfig
 
     def __init__(

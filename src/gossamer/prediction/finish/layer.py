@@ -37,30 +37,32 @@ def last_linear(network: nn.Module, rows: Tensor) -> tuple[str, int]:
         for handle in handles:
             handle.remove()
     name, seen = found[-1] if found else ("", rows.new_empty(0))
-    # By value: a network may drop the axis of its only column, which makes another tensor.
-    if not found or seen.dim() != 2 or not torch.equal(seen.flatten(), outputs.flatten()):
-        raise InvalidValue(
-            "network",
-            type(network).__name__,
-            "does not end in a linear layer that gives its output, row by row",
-            "return the logits (or means) of a linear layer, or use gossamer.tempered",
-        )
+    if not found or seen.dim() != 2 or not _same(seen, outputs):
+        raise _no_linear_end(network)
     return name, seen.shape[1]
 
 
 def outputs_and_features(network: nn.Module, layer: str, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs ``[B, C]`` of a network, and φ = [h; 1], ``[B, F + 1]``: what ``layer`` read."""
+    """Outputs ``[B, C]`` of a network, and φ = [h; 1], ``[B, F + 1]``: what ``layer`` read.
+
+    Raises:
+        InvalidValue: What the layer gave is not the network's output, for some row.
+    """
     seen: list[Tensor] = []
+    given: list[Tensor] = []
 
-    def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         seen.append(inputs[0])
+        given.append(output)
 
-    handle = network.get_submodule(layer).register_forward_pre_hook(note)
+    handle = network.get_submodule(layer).register_forward_hook(note)
     try:
         outputs: Tensor = network(rows)
     finally:
         handle.remove()
     read = seen[-1]
+    if not _same(given[-1], outputs):
+        raise _no_linear_end(network)
     return outputs.reshape(len(rows), -1), torch.cat([read, read.new_ones(len(read), 1)], 1)
 
 
@@ -69,6 +71,23 @@ def weight_norm(network: nn.Module, layer: str) -> float:
     module = network.get_submodule(layer)
     parts = [getattr(module, name) for name in ("weight", "bias")]
     return float(sum(p.detach().double().square().sum() for p in parts if p is not None))
+
+
+def _same(seen: Tensor, outputs: Tensor) -> bool:
+    """By value: a network may drop the axis of its only column, which makes another tensor."""
+    if seen.numel() != outputs.numel():
+        return False
+    same = seen.flatten() == outputs.flatten()
+    return bool((same | (seen.flatten() != seen.flatten())).all())  # NaN is named by who predicts
+
+
+def _no_linear_end(network: nn.Module) -> InvalidValue:
+    return InvalidValue(
+        "network",
+        type(network).__name__,
+        "does not end in a linear layer that gives its output, row by row",
+        "return the logits (or means) of a linear layer, or use gossamer.tempered",
+    )
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -7,12 +7,13 @@ that were taken in turn.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gossamer.experiments.fits import fit_of
 from gossamer.experiments.news import Watch
@@ -24,6 +25,9 @@ from gossamer.train import RunConfig
 
 ROUNDS, STEPS = 9, 4
 """Rounds over all contenders, and steps of each in a round."""
+
+_FEW, _SHORT = 8, 60
+"""Rows of a batch and steps of the run whose bytes are counted: SWAG then has all its points."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Contest:
 
 
 def cost(settings: Contest, watch: Watch) -> Values:
-    """By contender: ``seconds`` of a step, ``ratio`` to RigL's, ``bytes`` and ``flops``."""
+    """By contender: ``seconds`` of a step, ``ratio`` to RigL's, ``flops`` of it, ``bytes``."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # or the processor time of waiting threads would count
     try:
@@ -75,38 +79,41 @@ def _cost(settings: Contest, watch: Watch) -> Values:
             "seconds": median(values),
             # Of ratios within a round: what slows the machine slows both.
             "ratio": median(a / b for a, b in zip(values, rigl, strict=True)),
-            **_size(methods[key], shape),
+            "flops": _flops(methods[key], shape),
+            "bytes": _bytes(settings.configs[key]),
         }
         for key, values in seconds.items()
     }
 
 
-def _size(method: Method, shape: tuple[int, ...]) -> Values:
-    """Bytes of parameters and optimiser state, and FLOPs of a training step per example."""
+def _flops(method: Method, shape: tuple[int, ...]) -> int:
+    """Of a training step, per example."""
     members = getattr(method, "members", [method])
-    flops = 0
-    for member in members:
-        found = summary(member.model, shape)
-        flops += sum(row.training_flops or 0 for row in found.rows)
-    return {
-        "parameter_bytes": sum(_parameters(member.model) for member in members),
-        "state_bytes": sum(_state(member) for member in members),
-        "flops": flops,
-    }
+    rows = [row for member in members for row in summary(member.model, shape).rows]
+    return sum(row.training_flops or 0 for row in rows)
 
 
-def _parameters(model: nn.Module) -> int:
-    distinct = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return sum(t.numel() * t.element_size() for t in distinct.values())
+def _bytes(values: dict[str, Any]) -> int:
+    """Of all tensors that a run holds at its end: weights, supports, optimiser, what it collects.
+
+    They do not depend on the data, so a run of a few small batches tells.
+    """
+    config = replace(
+        RunConfig.from_json(values), batch_size=_FEW, limit_train=_FEW * _SHORT // 2, epochs=2
+    )
+    assembly, fit = fit_of(config)
+    fit.run()
+    held = {t.data_ptr(): t for t in _tensors(assembly.method.state_dict()) if t.numel()}
+    return sum(t.numel() * t.element_size() for t in held.values())
 
 
-def _state(method: Any) -> int:
-    held = [
-        value
-        for state in method.optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
-    ]
-    average = getattr(method, "average", None)
-    more = _parameters(method.model) if average is not None else 0
-    return sum(t.numel() * t.element_size() for t in held) + more
+def _tensors(state: object) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        if state.dtype != torch.uint8:  # the states of generators: some kB, of no interest here
+            yield state
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from _tensors(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _tensors(value)

@@ -68,11 +68,10 @@ class Board:
         return float(self.costs.get(contender, {}).get("ratio", nan))
 
     def bytes(self, contender: str) -> float:
-        """Parameters and optimiser state."""
+        """All that training holds at its end."""
         if contender == SUBSET["ensemble"][0]:
             return 0.6 * self.bytes("ensemble")
-        found = self.costs.get(contender, {})
-        return float(found.get("parameter_bytes", nan)) + float(found.get("state_bytes", nan))
+        return float(self.costs.get(contender, {}).get("bytes", nan))
 
 
 def task_name(problem: str, contender: str, seed: int) -> str:
