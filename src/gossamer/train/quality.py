@@ -42,7 +42,7 @@ QUALITIES: dict[str, Quality] = {
         _AVERAGED,
         "one sparse network, its weights averaged, with a Gaussian last layer",
         cost=1.0,
-        memory=1.3,
+        memory=1.5,
         passes=1,
     ),
     "good": Quality(
@@ -50,7 +50,7 @@ QUALITIES: dict[str, Quality] = {
         _AVERAGED,
         "two of them",
         cost=2.0,
-        memory=2.7,
+        memory=3.0,
         passes=2,
     ),
     "best": Quality(
@@ -58,7 +58,7 @@ QUALITIES: dict[str, Quality] = {
         _AVERAGED,
         "three of them",
         cost=3.0,
-        memory=4.0,
+        memory=4.5,
         passes=3,
     ),
 }
