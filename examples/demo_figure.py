@@ -27,7 +27,7 @@ def main(folder: Path, out: Path) -> None:
     labels = [row["label"] for row in rows]
     for place, (metric, title, factor) in enumerate(_PANELS, start=1):
         axes = figure.add_subplot(1, len(_PANELS), place)
-        for y, (row, colour) in enumerate(zip(rows, _COLOURS, strict=True)):
+        for y, (row, colour) in enumerate(zip(rows, _COLOURS, strict=False)):
             error = factor * row["standard_error"].get(metric, 0.0)
             axes.errorbar(factor * row[metric], y, xerr=error, fmt="o", color=colour, capsize=3)
         axes.set_yticks(range(len(labels)), labels if place == 1 else [""] * len(labels))
