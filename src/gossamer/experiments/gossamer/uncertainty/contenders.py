@@ -23,7 +23,8 @@ class Contender:
         num_samples: Networks that a prediction averages.
         quality: The recommended preset that it is, if it is one; then that decides all of the
             above.
-        first: Members that are measured by themselves besides, as a smaller ensemble.
+        part_of: A larger contender whose first ``num_samples`` members it is: networks that train
+            by themselves are trained once, and measured alone and together.
     """
 
     key: str
@@ -32,7 +33,7 @@ class Contender:
     options: dict[str, Any] = field(default_factory=dict)
     num_samples: int = 1
     quality: str | None = None
-    first: int | None = None
+    part_of: str | None = None
 
     def of(self, config: RunConfig) -> RunConfig:
         """The config of a run of it; every finished form is measured, so none is set."""
@@ -48,8 +49,8 @@ _SPARSE = {"sparsity": SPARSITY}
 
 CONTENDERS: tuple[Contender, ...] = (
     Contender("rigl", "RigL 95 %", "rigl", _SPARSE),
-    Contender("fast", "**fast**: RigL averaged", quality="fast"),
-    Contender("good", "**good**: 2 × fast", quality="good"),
+    Contender("fast", "**fast**: RigL averaged", quality="fast", part_of="best"),
+    Contender("good", "**good**: 2 × fast", quality="good", part_of="best"),
     Contender("best", "**best**: 3 × fast", quality="best"),
     Contender(
         "ngvi-average",
@@ -60,12 +61,15 @@ CONTENDERS: tuple[Contender, ...] = (
     ),
     Contender("ngvi", "ngvi 95 %", "ngvi", _SPARSE, 10),
     Contender("ssvi", "SSVI 95 %", "ssvi", _SPARSE, 10),
-    Contender("sgd", "dense SGD", "sgd"),
+    Contender("sgd", "dense SGD", "sgd", part_of="ensemble"),
     Contender("mc_dropout", "MC dropout, dense", "mc_dropout", {}, 10),
     Contender("swag", "SWAG, dense", "swag", {}, 10),
     Contender("dense_vi", "dense VI", "dense_vi", {}, 10),
-    Contender("ensemble", "5 dense networks", "ensemble", {"members": 5}, 5, first=3),
+    Contender("ensemble-3", "3 dense networks", "ensemble", {"members": 3}, 3, part_of="ensemble"),
+    Contender("ensemble", "5 dense networks", "ensemble", {"members": 5}, 5),
 )
 
-SUBSET = {"ensemble": ("ensemble-3", "3 dense networks")}
-"""Name and label of the smaller ensembles."""
+
+def parts_of(contender: Contender, config: RunConfig) -> dict[str, int]:
+    """The contenders whose networks are among those of this one: by key, how many they are."""
+    return {c.key: c.of(config).num_samples for c in CONTENDERS if c.part_of == contender.key}

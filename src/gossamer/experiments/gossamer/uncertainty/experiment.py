@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gossamer.experiments.experiment import Experiment, Finished, Scope
 from gossamer.experiments.gossamer.uncertainty.checks import FOREIGN, SCORE, auroc_key, verdicts
-from gossamer.experiments.gossamer.uncertainty.contenders import CONTENDERS
+from gossamer.experiments.gossamer.uncertainty.contenders import CONTENDERS, parts_of
 from gossamer.experiments.gossamer.uncertainty.costs import Contest, cost
 from gossamer.experiments.gossamer.uncertainty.measuring import FORMS, Measured, measure, told
 from gossamer.experiments.gossamer.uncertainty.problems import SCALES, Problem, problems_of
@@ -31,9 +31,10 @@ def tasks(scope: Scope) -> list[Task]:
                 FunctionTask(
                     task_name(problem.key, contender.key, seed),
                     measure,
-                    Measured(told(contender.of(base)), contender.first),
+                    Measured(told(contender.of(base)), parts_of(contender, base)),
                 )
                 for contender in CONTENDERS
+                if contender.part_of is None
             ]
         base = problem.seeded(scope.seed, scope.data_dir, "cpu")
         configs = {contender.key: told(contender.of(base)) for contender in CONTENDERS}
@@ -101,7 +102,6 @@ def _table(problem: Problem, board: Board) -> TextTable:
 def _in_order(board: Board) -> list[tuple[tuple[str, str], Line]]:
     """By contender, forms side by side."""
     places = {contender.key: number for number, contender in enumerate(CONTENDERS)}
-    places["ensemble-3"] = places["ensemble"] - 1
     return sorted(
         board.lines.items(),
         key=lambda item: (places[item[0][0]], item[0][0], FORMS.index(item[0][1])),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gossamer.errors import GossamerError
@@ -31,11 +31,11 @@ class Measured:
     Attributes:
         config: The settings of the run that are not defaults, so that rows outlive settings that
             are added later.
-        first: As of a contender.
+        parts: By the key of a smaller contender: how many members it has, the first of this one's.
     """
 
     config: dict[str, Any]
-    first: int | None = None
+    parts: dict[str, int] = field(default_factory=dict)
 
 
 def told(config: RunConfig) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def measure(settings: Measured, watch: Watch) -> Values:
     """The row of a task: figures by form, and what training cost.
 
     Returns:
-        ``forms`` by name: metrics, or ``refused`` with the reason; ``first``: the same for the
-        first members alone; ``cpu_seconds`` of training, ``nnz``, ``sparsity``.
+        ``forms`` by name: metrics, or ``refused`` with the reason; ``parts``: the same by smaller
+        contender; ``cpu_seconds`` of training, ``nnz``, ``sparsity``.
     """
     config = RunConfig.from_json(settings.config)
     assembly, fit = fit_of(config)
@@ -61,9 +61,17 @@ def measure(settings: Measured, watch: Watch) -> Values:
     posterior = assembly.method.posterior()
     row.update(posterior.size)
     row["forms"] = _forms(posterior, config, assembly, watch)
-    if settings.first is not None and isinstance(posterior, Mixture):
-        smaller = mixture(posterior.members[: settings.first])
-        row["first"] = _forms(smaller, config, assembly, watch)
+    if settings.parts:
+        assert isinstance(posterior, Mixture)
+        row["parts"] = {
+            key: _forms(
+                posterior.members[0] if count == 1 else mixture(posterior.members[:count]),
+                replace(config, num_samples=count),
+                assembly,
+                watch,
+            )
+            for key, count in settings.parts.items()
+        }
     return row
 
 

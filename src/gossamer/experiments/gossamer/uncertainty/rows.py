@@ -8,7 +8,7 @@ from math import nan
 
 from gossamer.estimates import Estimate
 from gossamer.experiments.experiment import Finished
-from gossamer.experiments.gossamer.uncertainty.contenders import CONTENDERS, SUBSET
+from gossamer.experiments.gossamer.uncertainty.contenders import CONTENDERS
 from gossamer.experiments.gossamer.uncertainty.measuring import FORMS, Measured
 from gossamer.experiments.task import FunctionTask, Values
 
@@ -62,15 +62,11 @@ class Board:
     costs: Mapping[str, Values]
 
     def cost(self, contender: str) -> float:
-        """Time of a step over RigL's; three of five members cost three fifths."""
-        if contender == SUBSET["ensemble"][0]:
-            return 0.6 * self.cost("ensemble")
+        """Time of a step over RigL's."""
         return float(self.costs.get(contender, {}).get("ratio", nan))
 
     def bytes(self, contender: str) -> float:
         """All that training holds at its end."""
-        if contender == SUBSET["ensemble"][0]:
-            return 0.6 * self.bytes("ensemble")
         return float(self.costs.get(contender, {}).get("bytes", nan))
 
 
@@ -82,7 +78,7 @@ def task_name(problem: str, contender: str, seed: int) -> str:
 def board_of(problem: str, found: Finished) -> Board:
     """What the tasks of a problem gave; what diverged or is missing is left out."""
     figures: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    labels = {contender.key: contender.label for contender in CONTENDERS} | dict(SUBSET.values())
+    labels = {contender.key: contender.label for contender in CONTENDERS}
     for task in found.tasks:
         row = found.rows.get(task.name)
         if (
@@ -95,10 +91,7 @@ def board_of(problem: str, found: Finished) -> Board:
             continue
         seed = int(task.settings.config.get("seed", 0))
         contender = task.name[len(problem) + 1 : -len(f"-s{seed}")]
-        parts = {contender: row["forms"]}
-        if "first" in row:
-            parts[SUBSET[contender][0]] = row["first"]
-        for key, forms in parts.items():
+        for key, forms in {contender: row["forms"], **row.get("parts", {})}.items():
             for form in FORMS:
                 for metric, value in forms.get(form, {}).items():
                     if metric != "refused":
