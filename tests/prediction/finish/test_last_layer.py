@@ -221,24 +221,28 @@ def test_the_choice_of_the_scale() -> None:
     class At:
         cold_std, count = 0.25, 400
 
-        def __init__(self, scale, curve):
-            # The standard error of the difference to scale 0.25 is |scale - 0.25| / 20.
-            self.values = 1.0 + curve(scale) + (scale - 0.25) * noise
+        def __init__(self, scale, curve, spread=1.0):
+            # The standard error of a difference is spread · |difference of scales| / 20.
+            self.values = 1.0 + curve(scale) + spread * scale * noise
 
         def rows(self, temperature):
             return self.values + math.log(temperature) ** 2
 
-    def valley(scale):
-        return 0.05 * (scale - 0.25) ** 2  # in standard errors: |scale - 0.25|
+    def valley(scale):  # 0.2 below scale 0 everywhere; in standard errors: |scale - 0.25|
+        return 0.05 * (scale - 0.25) ** 2 - 0.2 * (scale > 0.0)
 
     assert best_scale(lambda c: At(c, valley), 0.0) == 0.25
     assert best_scale(lambda c: At(c, valley), 0.3) == 0.5
-    # Scale 1 is alike within 0.75 standard errors, but clearly above scale 0 in its mean.
-    assert best_scale(lambda c: At(c, valley), 0.8) == 0.5
+    assert best_scale(lambda c: At(c, valley), 0.8) == 1.0
     # 0.0005 nats more than scale 0 are for nothing: the narrowest that still ranks is taken.
-    assert best_scale(lambda c: At(c, lambda s: 0.01 * s), 5.0) == 2.0**-5
+    assert best_scale(lambda c: At(c, lambda s: 0.01 * s, 0.0), 5.0) == 2.0**-5
     assert best_scale(lambda c: At(c, lambda s: 10.0 * s), 0.0) == 0.0
-    assert best_scale(lambda c: At(c, lambda s: -0.01 * s), 0.0) == max(SCALES) == 1.0
+    assert best_scale(lambda c: At(c, lambda s: -0.01 * s, 0.0), 0.0) == max(SCALES) == 1.0
+    # Two standard errors are 0.1 · scale here: a gain of 0.01 · scale that rows are not sure of ...
+    assert best_scale(lambda c: At(c, lambda s: -0.01 * s), 0.0) == 2.0**-8
+    # ... takes a wide last layer no sooner than they are.
+    assert best_scale(lambda c: At(c, lambda s: -0.0999 * s), 0.0) == 1.0
+    assert best_scale(lambda c: At(c, lambda s: -0.0992 * s), 0.0) == 0.5
 
 
 def test_rows_are_those_that_predict_sees() -> None:

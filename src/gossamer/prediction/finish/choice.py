@@ -24,6 +24,9 @@ the chance of some held-out rows chose it, and a lower temperature had to make u
 HAIR = 5e-4
 """Nats by which a scale may be above temperature scaling alone: less than a test part can see."""
 
+SURE = 2.0
+"""Standard errors by which a scale must be known not to be worse than temperature scaling."""
+
 _WORSE = 4.0
 """Standard errors above the best at which the search goes no further up."""
 
@@ -77,11 +80,13 @@ def best_temperature(loss: Loss, around: float | None = None) -> float:
 def best_scale(loss_at: Callable[[float], Loss], tolerance: float) -> float:
     """The scale of a last layer, the temperature refined for each.
 
-    The lowest mean loss is that of some c. Held-out rows cannot tell it from others whose losses,
-    row by row, differ by less than their standard error. Of those the largest is taken, because a
-    wider last layer knows foreign inputs better; but none whose loss is above that of scale 0,
-    which is temperature scaling alone, by more than ``HAIR``. So where a last layer does not pay on
-    known inputs it is narrow, and yet its mutual information ranks foreign ones.
+    Scale 0 is temperature scaling alone. A scale is safe if its loss is above that one's by no more
+    than ``HAIR``, even ``SURE`` standard errors to the worse: where rows are few they cannot vouch
+    for a wide last layer. Of the safe scales one has the lowest mean loss; held-out rows cannot
+    tell it from others whose losses, row by row, differ by less than their standard error. Of those
+    the largest is taken, because a wider last layer knows foreign inputs better. So where a last
+    layer does not pay on known inputs it is narrow, and yet its mutual information ranks foreign
+    ones.
 
     Args:
         loss_at: The loss at a scale.
@@ -89,26 +94,30 @@ def best_scale(loss_at: Callable[[float], Loss], tolerance: float) -> float:
     """
     losses: dict[float, Tensor] = {}
     near: float | None = None
-    best = SCALES[0]
+    lowest = SCALES[0]
     for scale in SCALES:
         loss = loss_at(scale)
         near = best_temperature(loss, near)
         losses[scale] = loss.rows(near).double()
-        if losses[scale].mean() < losses[best].mean():
-            best = scale
-        elif _excess(losses[scale], losses[best]) > max(_WORSE, tolerance):
+        above = float(losses[scale].mean() - losses[lowest].mean())
+        if above < 0.0:
+            lowest = scale
+        elif above > HAIR and _excess(losses[scale], losses[lowest]) > max(_WORSE, tolerance):
             break
-    alone = losses[0.0].mean()
-
-    def alike(rows: Tensor) -> bool:
-        near_zero = float(rows.mean() - losses[best].mean()) <= HAIR
-        return near_zero or _excess(rows, losses[best]) <= tolerance
-
+    alone = losses[0.0]
+    safe = {scale: rows for scale, rows in losses.items() if _at_worst(rows, alone) <= HAIR}
+    best = min(safe.values(), key=lambda rows: float(rows.mean()))
     return max(
         scale
-        for scale, rows in losses.items()
-        if scale == best or (alike(rows) and rows.mean() <= alone + HAIR)
+        for scale, rows in safe.items()
+        if float(rows.mean() - best.mean()) <= HAIR or _excess(rows, best) <= tolerance
     )
+
+
+def _at_worst(rows: Tensor, alone: Tensor) -> float:
+    """How far the mean of ``rows`` may be above that of ``alone``."""
+    difference = rows - alone
+    return float(difference.mean()) + SURE * float(difference.std()) / math.sqrt(len(rows))
 
 
 def _excess(rows: Tensor, best: Tensor) -> float:
