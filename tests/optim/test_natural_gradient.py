@@ -415,6 +415,15 @@ def test_frozen_parameters_and_missing_gradients_stay():
     assert torch.equal(a, torch.ones(3))
 
 
+def test_single_weights_cannot_rest():
+    layer = nn.Linear(3, 2)
+    opt = NaturalGradient(layer.parameters(), 1e-2, num_data=10)
+    with pytest.raises(InvalidValue, match="requires_grad_"):
+        opt.set_frozen(layer.weight, torch.ones(2, 3, dtype=torch.bool))
+    opt.set_frozen(layer.weight, None)
+    assert "moving" not in opt.state[layer.weight]
+
+
 def test_swaps_carry_the_posterior():
     """Fresh weights: μ = 0, m = 0, h and v the mean of the survivors; the rest follow."""
     net = gs.to_sparse(nn.Linear(20, 10, bias=False), sparsity=0.7)

@@ -149,6 +149,20 @@ class NaturalGradient(Langevin):
             generator,
         )
 
+    def set_frozen(self, parameter: Tensor, frozen: Tensor | None) -> None:
+        """Refused: a weight that rests would still be drawn around its mean.
+
+        Raises:
+            InvalidValue: Always, unless ``frozen`` is ``None``.
+        """
+        if frozen is not None:
+            raise InvalidValue(
+                "frozen",
+                None,
+                "does not go with a posterior: single weights would still be drawn",
+                "leave whole parameters out with requires_grad_(False)",
+            )
+
     def std_of(self, parameter: Tensor) -> Tensor | None:
         """σ of a parameter, of its shape; ``None`` where it has no posterior here."""
         held = (g for g in self.param_groups if any(parameter is p for p in g["params"]))
