@@ -228,3 +228,18 @@ def test_ngvi_predicts_with_tied_weights(average):
     assert found.a.weight_mean is found.b.weight_mean
     assert found.a.weight_raw_std is found.b.weight_raw_std
     assert gs.predict(method, torch.randn(5, 6)).mutual_information.min() > 0
+
+
+@pytest.mark.parametrize("name", ["rigl", "ngvi", "ssvi"])
+@pytest.mark.parametrize("lr", [None, 0.01])
+def test_the_learning_rate_has_a_factor(name, lr):
+    settings = {"num_data": 100, "total_steps": 10, "sparsity": 0.5, "lr": lr}
+    plain = gs.build(name, nn.Linear(8, 4), **settings)
+    twice = gs.build(name, nn.Linear(8, 4), lr_factor=2.0, **settings)
+    for group, other in zip(
+        plain.optimizer.param_groups, twice.optimizer.param_groups, strict=True
+    ):
+        of_std = group.get("name") == "std"  # σ has a learning rate of its own
+        assert other["lr"] == group["lr"] * (1.0 if of_std else 2.0)
+    with pytest.raises(InvalidValue, match="lr_factor"):
+        gs.build(name, nn.Linear(8, 4), lr_factor=-1.0, **settings)

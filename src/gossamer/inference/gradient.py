@@ -48,6 +48,7 @@ class DescentConfig(StepConfig):
 
     Attributes:
         lr: Learning rate of weights and biases; ``None`` takes ``default_lr``.
+        lr_factor: Times that.
         lr_schedule: ``cosine`` to 0 over the run, or ``constant``.
         lr_warmup: Share of the run over which the learning rate rises from 0, on top of that.
         lr_floor: What ``cosine`` falls to, as a share of ``lr``; with ``average`` it gets there
@@ -59,6 +60,7 @@ class DescentConfig(StepConfig):
     """
 
     lr: float | None = None
+    lr_factor: float = 1.0
     lr_schedule: Literal["cosine", "constant"] = "cosine"
     lr_warmup: float = 0.0
     lr_floor: float = 0.0
@@ -68,7 +70,7 @@ class DescentConfig(StepConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lr", "weight_decay"):
+        for name in ("lr", "lr_factor", "weight_decay"):
             value = getattr(self, name)
             if value is not None and not value >= 0.0:
                 raise InvalidValue(name, value, "must not be negative")
@@ -121,9 +123,14 @@ def default_lr(model: nn.Module) -> float:
     return DENSE_LR / sqrt(density) if supports else DENSE_LR
 
 
+def base_lr(config: DescentConfig, model: nn.Module) -> float:
+    """The learning rate of weights and biases before its schedule."""
+    return config.lr_factor * (default_lr(model) if config.lr is None else config.lr)
+
+
 def make_optimizer(config: OptimizerConfig, model: nn.Module, likelihood: Likelihood) -> Optimizer:
     """The optimiser of a config over the parameters of model and likelihood."""
-    lr = default_lr(model) if config.lr is None else config.lr
+    lr = base_lr(config, model)
     groups = parameter_groups(
         model,
         lr=lr,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import InvalidValue
-from gossamer.inference.gradient import DescentConfig, GradientMethod, default_lr
+from gossamer.inference.gradient import DescentConfig, GradientMethod, base_lr
 from gossamer.inference.method import MethodEntry
 from gossamer.inference.objective import ELBO
 from gossamer.inference.parameters import parameter_groups
@@ -150,7 +150,7 @@ def _optimizer(
     noise: torch.Generator,
 ) -> NaturalGradient:
     """Weights of sparse layers have a posterior; biases, normalisation and the rest have none."""
-    lr = default_lr(model) if config.lr is None else config.lr
+    lr = base_lr(config, model)
     sparse = {id(weight.values) for weight in weights_of(model)}
     groups: list[dict[str, Any]] = []
     for group in parameter_groups(model, lr=lr, weight_decay=config.weight_decay):
