@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cli.test_train import TINY
+from gossamer.train.quality import METHODS
 
 Call = Callable[..., Any]
 
@@ -22,9 +23,17 @@ def config_of(run: str) -> dict[str, Any]:
 def test_without_a_method_the_fast_preset_is_trained(gossamer: Call) -> None:
     found = gossamer("train", *TINY, "--json").json
     config = config_of(found["run"])
-    assert (config["method"], config["finish"], config["members"]) == ("rigl", "last_layer", None)
-    assert config["method_options"] == {"sparsity": 0.95, "average": 0.25, "lr_floor": 0.6}
+    assert (config["method"], config["finish"], config["members"]) == ("ngvi", "last_layer", None)
+    assert config["method_options"] == METHODS["classification"][1]
     assert {"temperature", "last_layer_scale"} <= found.keys()
+
+
+def test_real_targets_have_a_method_of_their_own(gossamer: Call) -> None:
+    words = ("--data", "diabetes", "--set", "hidden=[16]", "--epochs", "1", "--set", "lr_floor=0.5")
+    found = gossamer("train", *words, "--json").json
+    config = config_of(found["run"])
+    assert config["method"] == METHODS["regression"][0] == "rigl"
+    assert config["method_options"] == {**METHODS["regression"][1], "lr_floor": 0.5}
 
 
 def test_settings_change_a_quality_and_members_follow(gossamer: Call) -> None:

@@ -99,6 +99,14 @@ def test_the_verdict_on_nll_asks_for_two_standard_errors_and_no_loss():
     assert not named({"mnist": won, "fashion": won, "digits": won, "cifar10": lost}, "below").ok
 
 
+def test_rigl_is_met_at_its_better_learning_rate():
+    won = board([0.3, 0.4], [0.31, 0.412])
+    better = line("rigl-lr", "temperature", nll=[0.29, 0.39])
+    faster = Board({**won.lines, ("rigl-lr", "temperature"): better}, won.costs)
+    assert "mnist -0.0100" in named({"mnist": faster}, "below temperature").text
+    assert "mnist +0.0110" in named({"mnist": won}, "below temperature").text
+
+
 def test_what_is_missing_passes_nothing():
     for verdict in verdicts({"mnist": Board({}, {}), "fashion": Board({}, {})}):
         assert not verdict.ok, verdict
@@ -120,20 +128,20 @@ def test_rows_become_lines_and_a_figure(tmp_path):
     forms = {form: {"nll": 0.5, "accuracy": 0.9} for form in FORMS}
     rows = {
         "digits-ngvi-s0": {"forms": forms},
-        "digits-ngvi-average-s0": {"forms": {**forms, "last_layer": {"refused": "no"}}},
+        "digits-rigl-average-s0": {"forms": {**forms, "last_layer": {"refused": "no"}}},
         "digits-ensemble-s1": {"forms": forms, "parts": {"ensemble-3": {"none": {"nll": 0.6}}}},
         "digits-cost": {"rigl": {"ratio": 1.0, "bytes": 24}},
     }
     found = Finished(EXPERIMENT.key, asked, Path(tmp_path), tasks, rows)
     made = board_of("digits", found)
-    assert ("ngvi-average", "last_layer") not in made.lines
+    assert ("rigl-average", "last_layer") not in made.lines
     assert made.lines["ngvi", "none"].figures["nll"] == {0: 0.5}
     assert made.lines["ensemble-3", "none"].mean("nll") == 0.6
     assert made.bytes("rigl") == 24
     outcome = EXPERIMENT.conclude(found)
     assert not outcome.ok
     assert "front.svg" in outcome.figures
-    assert "ngvi 95 %, averaged" in {row[0] for row in outcome.parts[1].rows}
+    assert "RigL 95 %, averaged" in {row[0] for row in outcome.parts[1].rows}
 
 
 def contender(key):
@@ -189,8 +197,9 @@ def test_steps_are_timed_in_turn_and_bytes_are_exact():
     # Values and Adam's two numbers for each, its step count for every tensor, and the indices.
     indices = found["rigl"]["bytes"] - 4 * (3 * (kept + biases) + 6)
     assert indices in (4 * kept, 8 * kept)
-    # The mean is one more network, with its support.
-    assert found["fast"]["bytes"] == found["rigl"]["bytes"] + 4 * (kept + biases) + indices
+    # A curvature, which counts its steps in Python, and the mean, one more network on its support.
+    more = 4 * kept + 4 * (kept + biases) + indices
+    assert found["fast"]["bytes"] == found["rigl"]["bytes"] - 4 * 6 + more
     dense = 64 * 256 + 256 * 256 + 256 * 10 + biases
     assert found["ensemble"]["bytes"] == 5 * 4 * (3 * dense + 6)
     # Mean, squares and twenty points beside value and Adam's two numbers.

@@ -19,8 +19,20 @@ def test_qualities_are_valid_and_in_order_of_cost():
     for name, quality in QUALITIES.items():
         config = with_quality(RunConfig(), name)
         METHODS[config.method].config(**config.method_options)  # checks every setting
-        assert config.num_samples == quality.passes
-        assert (config.members or 1) == round(quality.cost)
+        assert config.num_samples == quality.members == round(quality.cost)
+        assert (config.members or 1) == quality.members
+
+
+def test_the_data_decide_the_method(tmp_path):
+    assert with_quality(RunConfig(data="digits"), "fast").method == "ngvi"
+    assert with_quality(RunConfig(data="diabetes"), "fast").method == "rigl"
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n" + "\n".join(f"{n},{n * 0.37}" for n in range(40)))
+    assert with_quality(RunConfig(data=str(table), target="b"), "fast").method == "rigl"
+    told = RunConfig(data=str(table), target="a", task="classification")
+    assert with_quality(told, "fast").method == "ngvi"
+    with pytest.raises(UnknownName, match="target column"):
+        with_quality(RunConfig(data=str(table), target="c"), "fast")
 
 
 def test_what_was_set_before_stays():

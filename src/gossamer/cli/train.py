@@ -57,6 +57,9 @@ SHIFT_HELP = (
     "rotation, noise, blur, contrast, or all that fit; may be repeated"
 )
 
+_OF_DATA = ("data", "data_dir", "target", "task", "split")
+"""Settings that say what the data are, by which a quality chooses its method."""
+
 _EPILOG = """\
 Any setting can be given as --set key=value: one of the run (epochs=20, select=best), of the method
 (kl_weight=0.3, see gossamer methods NAME) or of the model (hidden=[64,64]).
@@ -211,8 +214,11 @@ def _new(quality: str | None, given: list[str], lists: dict[str, list[str]]) -> 
     """The config of a run that begins."""
     if quality is None:
         return _config(RunConfig(), given, lists)
-    config = _config(with_quality(RunConfig(), quality), given, lists)
-    is_told = any(each.partition("=")[0].strip() == "member_sparsity" for each in given)
+    names = [each.partition("=")[0].strip() for each in given]
+    of_data = [each for each, name in zip(given, names, strict=True) if name in _OF_DATA]
+    base = with_quality(settings.apply(RunConfig(), of_data), quality)
+    config = _config(base, given, lists)
+    is_told = "member_sparsity" in names
     return config if is_told else settled(config, quality)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gossamer.data.batching import batches, row_batches
 from gossamer.data.dataset import DataSet, Rows
-from gossamer.data.loading import from_arrays, load, load_inputs, load_ood
+from gossamer.data.loading import from_arrays, load, load_inputs, load_ood, task_of
 from gossamer.data.prepare.augment import crop_flip
 from gossamer.data.prepare.preparation import Preparation
 from gossamer.data.readers import synthetic
@@ -38,4 +38,5 @@ __all__ = [
     "row_batches",
     "shifted",
     "synthetic",
+    "task_of",
 ]

@@ -58,6 +58,16 @@ class RawData:
     notes: tuple[str, ...] = ()
 
 
+def chosen_task(raw: RawData, task: Task | None = None) -> tuple[Task, tuple[str, ...]]:
+    """The task, told or inferred; and the reason where it was inferred."""
+    told = task or raw.task
+    if told is not None:
+        return told, ()
+    is_image = isinstance(raw.x, np.ndarray) and raw.x.ndim > 2
+    inferred, why = infer_task(raw.target, raw.y, images=is_image)
+    return inferred, (why,)
+
+
 def build_dataset(
     raw: RawData,
     *,
@@ -79,12 +89,8 @@ def build_dataset(
         seed: Decides which rows validate, and which ones train under ``limit_train``.
         limit_train: At most this many training examples.
     """
-    notes = raw.notes
-    is_image = isinstance(raw.x, np.ndarray) and raw.x.ndim > 2
-    chosen = task or raw.task
-    if chosen is None:
-        chosen, why = infer_task(raw.target, raw.y, images=is_image)
-        notes = (*notes, why)
+    chosen, why = chosen_task(raw, task)
+    notes = (*raw.notes, *why)
     y_parts = raw.y_parts or ((raw.target, len(raw.y)),)
     starts = np.cumsum([0] + [length for _, length in y_parts])
     for (shown, length), start in zip(y_parts, starts, strict=False):

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossamer.data.build import RawData, build_dataset
+from gossamer.data.build import RawData, build_dataset, chosen_task
 from gossamer.data.dataset import DataSet
 from gossamer.data.prepare.preparation import Preparation
 from gossamer.data.prepare.target import Task, check_task
@@ -70,6 +70,29 @@ def load(
         seed=seed,
         limit_train=limit_train,
     )
+
+
+def task_of(
+    name_or_path: str | os.PathLike[str],
+    *,
+    data_dir: DataDir = None,
+    target: str | None = None,
+    task: Task | None = None,
+    split: int = 0,
+) -> Task:
+    """The task that ``load`` would give a set: told, known by its name, or inferred from its file.
+
+    Args are those of ``load``; a file is read for it.
+
+    Example:
+        >>> task_of("digits"), task_of("diabetes")
+        ('classification', 'regression')
+    """
+    check_task(task)
+    text = os.fspath(name_or_path)
+    if task is not None or text in SOURCES:
+        return task or SOURCES[text].about.task
+    return chosen_task(_read_file(text, data_dir, target, task, split))[0]
 
 
 def from_arrays(

@@ -43,6 +43,7 @@ class NGVIConfig(DescentConfig, SwapSettings):
         initial_curvature: h₀; the larger, the less noise at the start.
         temperature: Of the posterior.
         max_step: Under ``ivon``, how far a weight moves at most in a step, in σ; ``None``: any far.
+        predicts: With draws of the ``posterior``, or in one pass with its ``mean``.
         removal: ``snr_abs`` or another key of ``gossamer.core.removal.REMOVAL``.
         sparsity: Share of weights removed, constant and exact.
         sparsity_distribution: ``erk``, ``uniform``, ``uniform_dense_first``.
@@ -56,6 +57,7 @@ class NGVIConfig(DescentConfig, SwapSettings):
     initial_curvature: float = 0.5
     temperature: float = 1.0
     max_step: float | None = 1.0
+    predicts: Literal["posterior", "mean"] = "posterior"
     removal: str = "snr_abs"
     sparsity: float = 0.95
     sparsity_distribution: str = "erk"
@@ -84,7 +86,9 @@ class NGVI(GradientMethod):
         return [self.optimizer.sampled() for _ in range(self.passes)]
 
     def posterior(self) -> Posterior:
-        """The network with the present σ around its weights."""
+        """The network with the present σ around its weights, or without."""
+        if self.config.predicts == "mean":
+            return super().posterior()
         prior_std = (self.elbo.num_data * self.config.weight_decay) ** -0.5
         network = with_spread(self.predicting, self._std_of, prior_std)
         return Posterior(NoiseDraws(network), self.predicting_likelihood)
