@@ -1,8 +1,9 @@
 """``gossamer/averaging``: how the presets of ``--quality`` were chosen, on validation images.
 
-LeNet on Fashion-MNIST and MNIST at 95 % sparsity, judged on a third of the training file after a
-temperature from another part of it: no run here looks at test points. ``--seed 100`` takes seeds
-that ``gossamer/uncertainty`` does not use.
+LeNet on Fashion-MNIST and MNIST at 95 % sparsity, as many training rows as in
+``gossamer/uncertainty``, judged on other rows of the training file after a finishing step from
+further ones: no run here looks at test points. ``--seed 100`` takes seeds that
+``gossamer/uncertainty`` does not use.
 """
 
 from __future__ import annotations
@@ -14,48 +15,51 @@ from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.gossamer.uncertainty.problems import PROBLEMS
 from gossamer.experiments.table import RunTable, repeated
 from gossamer.experiments.task import RunTask
+from gossamer.train.quality import METHODS
 
 _SPARSE = {"sparsity": 0.95}
-_AVERAGED = {**_SPARSE, "average": 0.25, "lr_floor": 0.6}
+_FASTER = {**_SPARSE, "lr_factor": 2.0}
+_AVERAGED = {**_FASTER, "average": 0.25, "lr_floor": 0.3}
+_NOISY = {**_AVERAGED, "initial_curvature": 1.0}
+_MEAN = {**_NOISY, "predicts": "mean"}
 
 _LINES: tuple[tuple[str, str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("rigl", "RigL", "rigl", _SPARSE, {}),
-    ("rigl-average", "RigL, averaged", "rigl", _AVERAGED, {}),
-    ("rigl-floor-0.3", "RigL, averaged, floor 0.3", "rigl", {**_AVERAGED, "lr_floor": 0.3}, {}),
-    ("rigl-floor-1", "RigL, averaged, floor 1", "rigl", {**_AVERAGED, "lr_floor": 1.0}, {}),
-    ("ngvi", "ngvi", "ngvi", _SPARSE, {"num_samples": 10}),
+    ("rigl-lr-2", "RigL, learning rate × 2", "rigl", _FASTER, {}),
+    ("rigl-lr-3", "RigL, learning rate × 3", "rigl", {**_SPARSE, "lr_factor": 3.0}, {}),
+    ("rigl-average", "RigL × 2, averaged", "rigl", _AVERAGED, {}),
+    ("rigl-floor", "RigL × 2, averaged, floor 0.6", "rigl", {**_AVERAGED, "lr_floor": 0.6}, {}),
+    ("ngvi", "ngvi × 2, averaged, 10 samples", "ngvi", _NOISY, {"num_samples": 10}),
+    ("ngvi-floor", "ngvi × 2, floor 0.6, mean", "ngvi", {**_MEAN, "lr_floor": 0.6}, {}),
     (
-        "ngvi-average",
-        "ngvi, averaged",
-        "ngvi",
-        {**_AVERAGED, "initial_curvature": 1.0},
-        {"num_samples": 10},
-    ),
-    ("shared-2", "2 members that share 5 %", "rigl", _AVERAGED, {"members": 2}),
-    (
-        "each-2",
-        "2 members of 5 % each",
-        "rigl",
-        _AVERAGED,
-        {"members": 2, "member_sparsity": 0.95},
+        "fast",
+        "ngvi × 2, averaged, mean, last layer: fast",
+        *METHODS["classification"],
+        {"finish": "last_layer"},
     ),
 )
+
+_ROWS = {"fashion": (18_000, 8_000), "mnist": (7_200, 6_800)}
+"""Rows that train, as in ``gossamer/uncertainty``, and rows of which half choose, half judge."""
 
 
 def tasks(scope: Scope) -> list[RunTask]:
     """The runs of all lines on both sets."""
     found: list[RunTask] = []
     for problem in PROBLEMS:
-        if problem.key not in ("fashion", "mnist"):
+        if problem.key not in _ROWS:
             continue
+        training, others = _ROWS[problem.key]
         base = replace(
             problem.config,
             data_dir=scope.data_dir,
             ood=(),
             checkpoint_every=problem.config.epochs,
-            validation_fraction=1 / 3,
+            limit_train=training + others,
+            validation_fraction=others / (training + others),
             evaluate_on="validation",
             finish="temperature",
+            num_samples=1,
         )
         for key, label, method, options, settings in _LINES:
             config = replace(base, method=method, method_options=options, **settings)
@@ -66,7 +70,7 @@ def tasks(scope: Scope) -> list[RunTask]:
 
 EXPERIMENT = Experiment(
     key="gossamer/averaging",
-    title="How the presets were chosen: averaged weights and members on validation images",
+    title="How the presets were chosen: learning rate, averaging and noise on validation images",
     tasks=tasks,
     conclude=RunTable(columns=("accuracy", "nll", "ece", "temperature", "seconds")),
     scales=("small",),

@@ -93,8 +93,9 @@ def last_layer(
 
     *Classes:* a Kronecker-factored Gaussian whose curvature is that of the held-out rows; one scale
     c of its variance and one temperature T are chosen together by held-out negative log-likelihood.
-    c = 0 is temperature scaling alone, and no c is taken whose loss is more than 0.0005 nats above.
-    Of the scales that held-out rows cannot tell from the best the largest is taken.
+    c = 0 is temperature scaling alone, and no c is taken whose loss may be more than 0.0005 nats
+    above, two standard errors to the worse: few rows give a narrow last layer. Of the scales that
+    held-out rows cannot tell from the best the largest is taken.
 
     *Real targets:* Bayesian linear regression on the features, prior precision and noise by the
     evidence. From held-out rows alone the prior is centred at the network's own weights: few rows
