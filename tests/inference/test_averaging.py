@@ -118,6 +118,29 @@ def test_normalisation_learns_at_the_mean_from_the_last_batches():
     assert not torch.equal(method.model[1].running_mean, found.running_mean)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("ngvi", {"initial_curvature": 0.01}), ("ssvi", {"posterior_share": 1.0})],
+)
+def test_normalisation_learns_under_the_noise_that_predicts(name, settings):
+    """A pass sees one draw around the mean; with statistics of the mean, draws would be too wide."""
+    method = built(name, norm=True, **settings)
+    passes, at_mean = [], []
+    for number, (x, y) in enumerate(batches(), start=1):
+        method.step((x, y))
+        if number > 18:
+            first = method.posterior().draws.network[0]
+            at_mean.append((x @ first.weight.T + first.bias).var(0))
+            with gs.sampling(first, seed=number - 18), torch.no_grad():
+                passes.append((x @ first.weight.T + first.bias).double())
+    found = method.average.network[1]
+    means = torch.stack([z.mean(0) for z in passes]).mean(0)
+    variances = torch.stack([z.var(0) for z in passes]).mean(0)
+    torch.testing.assert_close(found.running_mean.double(), means, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.running_var.double(), variances, rtol=1e-4, atol=1e-5)
+    assert float(variances.mean()) > 1.2 * float(torch.stack(at_mean).mean())
+
+
 def test_other_state_is_that_of_the_network_in_training():
     """Statistics of InstanceNorm, which nobody learns anew; BatchNorm's until its own passes."""
     torch.manual_seed(0)

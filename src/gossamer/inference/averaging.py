@@ -7,7 +7,7 @@ support has come to rest, so that every weight has one meaning for all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.errors import InvalidValue
 from gossamer.likelihoods import Likelihood
+from gossamer.nn import sampling
 from gossamer.nn.replica import replicate
 
 M = TypeVar("M", bound=nn.Module)
@@ -34,6 +35,8 @@ class TailAverage:
         share: Of the run, at its end, over which weights are averaged: in (0, 1).
         total_steps: Optimiser steps of the run.
         rest: From this share of the run on the support rests.
+        as_predicted: From the mean to the network that predicts, over the same tensors; BatchNorm
+            learns its statistics under that one's noise.
 
     Raises:
         InvalidValue: The support still moves when the average begins.
@@ -46,6 +49,7 @@ class TailAverage:
         share: float,
         total_steps: int,
         rest: float,
+        as_predicted: Callable[[nn.Module], nn.Module],
     ) -> None:
         if 1.0 - share < rest - 1e-9:
             raise InvalidValue(
@@ -54,7 +58,7 @@ class TailAverage:
                 f"begins before the support rests, at {rest:g} of the run",
                 f"use an end_fraction of {1.0 - share:g} or less",
             )
-        self.model, self._present = model, likelihood
+        self.model, self._present, self._as_predicted = model, likelihood, as_predicted
         self.start = total_steps - max(1, round(share * total_steps))
         self._norm_start = max(self.start, total_steps - NORM_PASSES)
         self.network: nn.Module | None = None
@@ -90,18 +94,22 @@ class TailAverage:
                 mean.copy_(present[name])
 
     def _learn_norms(self, network: nn.Module, x: Tensor) -> None:
-        """One more pass of the statistics of BatchNorm at the mean weights, if there are any."""
-        norms = _norms(network)
-        if not norms:
+        """One more pass of the statistics of BatchNorm at the mean weights, if there are any.
+
+        Where draws around the mean predict, the pass is one of them: layers behind a noisy one see
+        larger variances than at the mean.
+        """
+        if not _norms(network):
             return
-        network.eval()
+        network = self._as_predicted(network).eval()
+        norms = _norms(network)
         self.norm_passes += 1
         momenta = [norm.momentum for norm in norms]
         for norm in norms:
             norm.train()
             norm.momentum = 1.0 / self.norm_passes  # the mean over the passes, not a running one
         try:
-            with torch.no_grad():
+            with torch.no_grad(), sampling(network, seed=self.norm_passes):
                 network(x)
         finally:
             for norm, momentum in zip(norms, momenta, strict=True):

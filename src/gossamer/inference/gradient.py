@@ -215,7 +215,9 @@ class GradientMethod:
         self.average = None
         if config.average > 0.0:
             rest = 0.0 if swaps is None else swaps.end_fraction
-            self.average = TailAverage(model, likelihood, config.average, total_steps, rest)
+            self.average = TailAverage(
+                model, likelihood, config.average, total_steps, rest, self._as_predicted
+            )
         self.steps = 0
         self._step = Step(model, likelihood, self.optimizer, elbo, config, group)
 
@@ -242,7 +244,12 @@ class GradientMethod:
 
     def posterior(self) -> Posterior:
         """See ``Method.posterior``."""
-        return Posterior(NoiseDraws(self.predicting), self.predicting_likelihood)
+        network = self._as_predicted(self.predicting)
+        return Posterior(NoiseDraws(network), self.predicting_likelihood)
+
+    def _as_predicted(self, network: nn.Module) -> nn.Module:
+        """The network whose draws predict; where the posterior lives elsewhere it comes in here."""
+        return network
 
     @property
     def predicting(self) -> nn.Module:

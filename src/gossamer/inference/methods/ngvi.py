@@ -25,7 +25,6 @@ from gossamer.likelihoods import Likelihood
 from gossamer.nn import to_sparse, weights_of, with_spread
 from gossamer.ops import AUTO
 from gossamer.optim import NaturalGradient
-from gossamer.prediction import NoiseDraws, Posterior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +84,12 @@ class NGVI(GradientMethod):
     def _contexts(self) -> Sequence[AbstractContextManager[None]]:
         return [self.optimizer.sampled() for _ in range(self.passes)]
 
-    def posterior(self) -> Posterior:
+    def _as_predicted(self, network: nn.Module) -> nn.Module:
         """The network with the present σ around its weights, or without."""
         if self.config.predicts == "mean":
-            return super().posterior()
+            return network
         prior_std = (self.elbo.num_data * self.config.weight_decay) ** -0.5
-        network = with_spread(self.predicting, self._std_of, prior_std)
-        return Posterior(NoiseDraws(network), self.predicting_likelihood)
+        return with_spread(network, self._std_of, prior_std)
 
     def _std_of(self, parameter: Tensor) -> Tensor | None:
         """The present σ, also around a mean over the last steps."""
