@@ -26,6 +26,7 @@ from gossamer.prediction.inputs import (
     values_per_row,
 )
 from gossamer.prediction.outputs import PLAIN, Call
+from gossamer.prediction.row_wise import RowWise
 
 ROW_BLOCK = 256
 """Rows that are predicted at a time: every sample is drawn once for all of them.
@@ -73,6 +74,7 @@ class Passes:
         noise: ``weight`` or ``local``.
         seed: Fixes all noise.
         call: Runs a network on rows; a finishing step may read more than the outputs.
+        row_wise: What was found out about the networks before; nothing by default.
     """
 
     def __init__(
@@ -82,9 +84,11 @@ class Passes:
         noise: Noise,
         seed: int,
         call: Call = PLAIN,
+        row_wise: RowWise | None = None,
     ) -> None:
         self.draws, self.num_samples, self.noise, self.seed = draws, num_samples, noise, seed
         self.call = call
+        self.row_wise = RowWise() if row_wise is None else row_wise
         self.rows_meet = rows_meet_in(draws.network)
         self.may_share = draws.by_noise and not self.rows_meet
 
@@ -96,6 +100,8 @@ class Passes:
         ``HELD_VALUES`` allows, almost always for all.
         """
         blocks = split_rows(x, ROW_BLOCK)
+        if is_cut(x, rows_meet=self.rows_meet):
+            self.row_wise.require(self.draws, x, self.call)
         if self.draws.by_noise:
             yield from (self.outputs(rows, block) for block, rows in enumerate(blocks))
             return
@@ -142,9 +148,15 @@ class Passes:
         if at_once > 1:
             try:
                 firsts = range(0, self.num_samples, at_once)
-                return torch.cat([self._together(rows, block, s, at_once) for s in firsts])
+                found = torch.cat([self._together(rows, block, s, at_once) for s in firsts])
+                self.row_wise.require_once(self.draws, rows, self.call)
+                return found
             except NeedsOwnPass:
                 self.may_share = False  # nor will it in the next block
+            except (RuntimeError, IndexError):
+                # A network that holds tensors for its rows finds too few for those of all samples.
+                self.row_wise.require(self.draws, rows, self.call)
+                raise
         return torch.stack([self._alone(rows, block, s) for s in range(self.num_samples)])
 
     def blame(self, rows: InputRows, block: int) -> str:
@@ -212,6 +224,14 @@ def passes_of(rows: InputRows, *, rows_meet: bool) -> tuple[InputRows, ...]:
     fitting = max(8, min(ROW_BLOCK, values // max(1, values_per_row(rows))))
     whole = WHOLE_ROWS if fitting >= WHOLE_ROWS else 8
     return (rows,) if len(rows) <= fitting else split_rows(rows, fitting // whole * whole)
+
+
+def is_cut(x: InputRows, *, rows_meet: bool) -> bool:
+    """Whether all rows take more than one pass of a sample."""
+    if len(x) > ROW_BLOCK:
+        return True
+    # Of so few rows nobody makes several passes, and they should not wait for the question.
+    return len(x) > 8 and len(passes_of(x, rows_meet=rows_meet)) > 1
 
 
 def rows_meet_in(model: nn.Module) -> bool:

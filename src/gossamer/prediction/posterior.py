@@ -23,14 +23,16 @@ from gossamer.prediction.finite import require_finite_answer
 from gossamer.prediction.inputs import InputRows, Inputs, input_rows, rows_between
 from gossamer.prediction.moments.predict import moments_of
 from gossamer.prediction.outputs import (
+    PLAIN,
     Forward,
     Output,
     checked_output,
     class_dim_of,
     with_known_axis,
 )
-from gossamer.prediction.passes import ROW_BLOCK, Passes
+from gossamer.prediction.passes import ROW_BLOCK, Passes, is_cut, rows_meet_in
 from gossamer.prediction.prediction import Prediction
+from gossamer.prediction.row_wise import RowWise
 from gossamer.prediction.table import LEVEL, Columns, answer_columns
 
 
@@ -72,6 +74,7 @@ class Posterior:
         self.about: dict[str, Any] = dict(about or {})
         self.finish = Finish() if finish is None else finish
         self.output = checked_output(output)
+        self.row_wise = RowWise()
 
     @property
     def class_dim(self) -> int | None:
@@ -123,6 +126,7 @@ class Posterior:
             NonFinite: A weight or an answer is NaN or infinite.
             InvalidData: Inputs whose rows differ; an output that is no tensor, or does not tell
                 where its classes are.
+            InvalidValue: The network holds tensors for the rows and reads them by place.
         """
         if output is not None or class_dim is not None:
             own = self.reading(output=output, class_dim=class_dim)
@@ -161,7 +165,7 @@ class Posterior:
         Arguments are as in ``predict``, which has checked them; ``temperature`` is a further one.
         """
         call = self.finish.caller(Forward(self.output))
-        passes = Passes(self.draws, num_samples, noise, seed, call)
+        passes = Passes(self.draws, num_samples, noise, seed, call, self.row_wise)
         for block, outputs in enumerate(passes.blocks(x)):
             part = self.finish.prediction(self.read_as(outputs, x), outputs, temperature)
             first = block * ROW_BLOCK
@@ -193,7 +197,7 @@ class Posterior:
                     "leave it out",
                 )
             likelihood = likelihood.at(class_dim)
-        return Posterior(
+        found = Posterior(
             self.draws,
             likelihood,
             self.preparation,
@@ -201,6 +205,8 @@ class Posterior:
             self.finish,
             self.output if output is None else output,
         )
+        found.row_wise = self.row_wise
+        return found
 
     def predict_moments(self, x: Tensor, *, keep_samples: bool = False) -> Prediction:
         """The predictive distribution of every row of ``x``, approximately and in one pass.
@@ -260,6 +266,10 @@ class Posterior:
                 "is for predict: moments are carried to the one tensor that a network gives",
                 "return that tensor from the network, or use predict",
             )
+
+        if is_cut(x, rows_meet=rows_meet_in(self.draws.network)):
+            with torch.no_grad():
+                self.row_wise.require(self.draws, x, PLAIN)
 
         def read(outputs: Tensor) -> Prediction:
             return self.finish.prediction(self.read_as(outputs, x), outputs, temperature)

@@ -39,7 +39,9 @@ class Sampling:
         return self._passes(posterior, finish.caller(Forward(posterior.output)))
 
     def _passes(self, posterior: Posterior, call: Call) -> Passes:
-        return Passes(posterior.draws, self._of(posterior), self.noise, self.seed, call)
+        count = self._of(posterior)
+        row_wise = posterior.row_wise
+        return Passes(posterior.draws, count, self.noise, self.seed, call, row_wise)
 
     def outputs(self, posterior: Posterior, finish: Finish, x: InputRows) -> Tensor:
         """What the networks give for ``finish`` to read, ``[S, n, ...]``."""
