@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import distributions as dist
 from torch import nn
+from torch.nn import functional as F
 
 import gossamer as gs
 from gossamer.errors import GossamerError, InvalidData, InvalidValue, UnknownName
@@ -263,3 +264,26 @@ def test_the_base_class_is_not_a_likelihood():
     with pytest.raises(GossamerError, match="must define log_lik"):
         Likelihood().log_lik(torch.zeros(1), torch.zeros(1))
     assert Likelihood().accuracy(torch.zeros(1), torch.zeros(1)) is None
+
+
+def test_log_lik_as_cross_entropy() -> None:
+    output = torch.randn(5, 4, 6, 3, dtype=torch.float64)
+    target = torch.randint(3, (5, 4, 6))
+    wanted = -F.cross_entropy(output.movedim(-1, 1), target, reduction="none").sum((1, 2))
+    for class_dim in (-1, 3):
+        found = gs.Categorical(class_dim=class_dim)
+        torch.testing.assert_close(found.log_lik(output, target), wanted, rtol=1e-12, atol=0)
+        right = float((output.argmax(-1) == target).float().mean())
+        assert found.accuracy(output, target) == right
+    middle = gs.Categorical(class_dim=2)
+    target = torch.randint(6, (5, 4, 3))
+    wanted = -F.cross_entropy(output.movedim(2, 1), target, reduction="none").sum((1, 2))
+    torch.testing.assert_close(middle.log_lik(output, target), wanted, rtol=1e-12, atol=0)
+
+
+def test_targets_of_tokens_name_the_axis() -> None:
+    output, target = torch.randn(5, 6, 3), torch.zeros(5, 6, dtype=torch.long)
+    with pytest.raises(InvalidData, match="class_dim=-1"):
+        gs.Categorical().log_lik(output, target)
+    with pytest.raises(InvalidData, match=r"without its class axis, 1$"):
+        gs.Categorical().log_lik(output, target[:, :5])

@@ -5,6 +5,7 @@ Each gives one log-likelihood per example, summed over its target's elements.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Literal
 
@@ -43,21 +44,76 @@ class Likelihood(nn.Module):
 class Categorical(Likelihood):
     """Classes from logits.
 
-    Output ``[B, C]`` or ``[B, C, ...]``, target int64 ``[B]`` or ``[B, ...]``.
+    Output ``[B, C]`` or, for a class per position, ``[B, C, ...]`` as in ``F.cross_entropy``; with
+    ``class_dim=-1`` ``[B, ..., C]``, as language models and token taggers give. Target int64: the
+    output's shape without its class axis.
+
+    Args:
+        class_dim: The axis of the output that holds the classes; not 0, which holds the rows.
+            ``None``: not known. Training then takes 1; prediction refuses an output that has more
+            than two axes, unless it is that of a convolutional network for images.
+
+    Example:
+        >>> tokens, target = torch.randn(2, 7, 5), torch.zeros(2, 7, dtype=torch.long)
+        >>> Categorical(class_dim=-1).log_lik(tokens, target).shape
+        torch.Size([2])
     """
 
     name = "categorical"
     has_labels = True
 
+    def __init__(self, class_dim: int | None = 1) -> None:
+        super().__init__()
+        if class_dim is not None and (type(class_dim) is not int or class_dim == 0):
+            raise InvalidValue(
+                "class_dim",
+                class_dim,
+                "must be the number of an axis other than 0, which holds the rows",
+                "use -1 for [B, ..., C] and 1 for [B, C, ...]",
+            )
+        self.class_dim = class_dim
+
+    def options(self) -> dict[str, Any]:
+        """``class_dim`` where it is not 1."""
+        return {} if self.class_dim == 1 else {"class_dim": self.class_dim}
+
+    def at(self, class_dim: int | None) -> Categorical:
+        """The same likelihood for outputs that hold their classes elsewhere."""
+        checked = Categorical(class_dim).class_dim
+        found = copy.copy(self)
+        found.class_dim = checked
+        return found
+
+    def class_axis(self, dims: int) -> int:
+        """The class axis, counted from 0, of an output with ``dims`` axes; 1 where not known.
+
+        Raises:
+            InvalidData: The output has no such axis beside that of its rows.
+        """
+        given = 1 if self.class_dim is None else self.class_dim
+        axis = given + dims if given < 0 else given
+        if not 1 <= axis < dims:
+            rule = f"must be an axis of the output, which has {dims}, and not its first"
+            raise InvalidData("class_dim", given, rule)
+        return axis
+
+    def classes_first(self, output: Tensor) -> Tensor:
+        """The output as ``[B, C, ...]``, a view."""
+        if output.dim() < 2:  # named by who checks labels
+            return output
+        axis = self.class_axis(output.dim())
+        return output if axis == 1 else output.movedim(axis, 1)
+
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum over positions of log softmax at the target class."""
+        output = self.classes_first(output)
         check_labels(output, target)
         logits = output.float() if _is_half(output) else output
         return -_per_example(F.cross_entropy(logits, target.long(), reduction="none"))
 
     def accuracy(self, output: Tensor, target: Tensor) -> float:
         """Share of positions whose largest logit is the target."""
-        return float((output.argmax(1) == target).float().mean())
+        return float((self.classes_first(output).argmax(1) == target).float().mean())
 
 
 class Bernoulli(Likelihood):
@@ -185,8 +241,10 @@ def check_labels(output: Tensor, target: Tensor) -> None:
             "target dtype", target.dtype, "class labels must be integers", "use target.long()"
         )
     if output.dim() < 2 or target.shape != (output.shape[0], *output.shape[2:]):
-        rule = f"must be the output's shape {tuple(output.shape)} without its class axis"
-        raise InvalidData("target shape", tuple(target.shape), rule)
+        rule = f"must be the output's shape {tuple(output.shape)} without its class axis, 1"
+        last = output.dim() > 2 and target.shape == output.shape[:-1]
+        hint = "give the likelihood class_dim=-1: gossamer.Categorical(class_dim=-1)"
+        raise InvalidData("target shape", tuple(target.shape), rule, hint if last else "")
     classes = output.shape[1]
     if target.numel() and (int(target.min()) < 0 or int(target.max()) >= classes):
         wrong = int(target.min()) if int(target.min()) < 0 else int(target.max())

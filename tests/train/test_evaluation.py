@@ -11,11 +11,12 @@ import pytest
 import torch
 from scipy.stats import norm
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+from torch import nn
 
 import gossamer.train.assembly
-from gossamer.errors import CheckpointError, UnknownName
+from gossamer.errors import CheckpointError, InvalidData, UnknownName
 from gossamer.nn import sparse_layers
-from gossamer.prediction import predict
+from gossamer.prediction import posterior_of, predict
 from gossamer.train import (
     LoadedRun,
     RunConfig,
@@ -58,6 +59,35 @@ def test_classification_against_scikit_learn(classes: LoadedRun) -> None:
         assert curves["selective"]["coverage"][-1] == 1.0
         assert curves["selective"]["accuracy"][-1] == pytest.approx(right.mean(), rel=1e-12)
         assert curves["selective"]["risk"][-1] == pytest.approx(1 - right.mean(), rel=1e-12)
+
+
+class Packed(nn.Module):
+    """Whose logits are a field, of one row or of many positions."""
+
+    def __init__(self, network: nn.Module, positions: int) -> None:
+        super().__init__()
+        self.network, self.positions = network, positions
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.network(x)
+        return {"logits": logits[:, None].expand(-1, self.positions, -1).squeeze(1)}
+
+
+def test_outputs_of_several_tensors(classes: LoadedRun) -> None:
+    dataset, network = load_dataset(classes.config), classes.posterior.network()
+    wanted, _ = evaluate(posterior_of(network), dataset, num_samples=2)
+    found, _ = evaluate(posterior_of(Packed(network, 1), output="logits"), dataset, num_samples=2)
+    assert found == wanted
+
+
+def test_what_metrics_cannot_read_is_refused(classes: LoadedRun) -> None:
+    dataset, network = load_dataset(classes.config), classes.posterior.network()
+    tokens = posterior_of(Packed(network, 4), output="logits", class_dim=-1)
+    with pytest.raises(InvalidData, match=r"4, 10\): must be \[B, C\]: metrics are of one label"):
+        evaluate(tokens, dataset, num_samples=1)
+    several: Any = {"other": {"x": dataset.x_test}}
+    with pytest.raises(InvalidData, match=r"inputs = dict: must be a tensor.*use predict"):
+        evaluate(classes.posterior, dataset, num_samples=1, ood=several)
 
 
 def test_both_noise_modes(classes: LoadedRun) -> None:

@@ -29,9 +29,17 @@ class Batch(NamedTuple):
         """A batch as it is, or from ``(x, y)`` or ``(x, y, weight)``; the weights are checked.
 
         Raises:
-            InvalidData: Weights that are no vector of the batch's length, negative or not finite.
+            InvalidData: Inputs of several tensors; weights that are no vector of the length of the
+                batch, negative or not finite.
         """
         batch = cls(*given)
+        if not isinstance(batch.x, Tensor):
+            raise InvalidData(
+                "x",
+                type(batch.x).__name__,
+                "must be a tensor: methods train networks of one argument",
+                "train others in a loop of your own, see docs/custom-loops.md",
+            )
         weight = batch.weight
         if weight is None:
             return batch

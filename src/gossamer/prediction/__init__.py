@@ -7,8 +7,10 @@ from gossamer.prediction.archive import load
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finish.fit import last_layer, tempered
+from gossamer.prediction.inputs import Inputs, Shared
 from gossamer.prediction.low_rank import LowRankCentre, LowRankDraws
 from gossamer.prediction.mixing import Mixture, mixture
+from gossamer.prediction.outputs import Output
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from gossamer.prediction.source import HasPosterior, posterior_of, predict, predict_moments
@@ -20,13 +22,16 @@ __all__ = [
     "Finish",
     "GaussianDraws",
     "HasPosterior",
+    "Inputs",
     "LowRankCentre",
     "LowRankDraws",
     "Mixture",
     "NoiseDraws",
+    "Output",
     "Posterior",
     "Prediction",
     "RealPrediction",
+    "Shared",
     "StoredDraws",
     "last_layer",
     "load",

@@ -5,7 +5,9 @@
     header     __metadata__ = {"gossamer": text}; text is JSON: format, version, checksum, draws,
                states (name of a tensor in the network -> its key in the file), network (what the
                conversion made of each layer), likelihood, preparation, about; in version 2 also
-               finish (temperature, last layer), or members (each as above) in place of draws
+               finish (temperature, last layer), or members (each as above) in place of draws; in
+               version 3 also output (a field of what networks give) and, among the options of the
+               likelihood, class_dim
     tensors    "0", "1", ...: each distinct tensor once
 
 The checksum is the SHA-256 of the whole file with the digest's own digits as zeros, so that every
@@ -17,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +45,9 @@ if TYPE_CHECKING:
 FILE_NAME = "posterior.safetensors"
 """What a finished run calls its posterior."""
 
-FORMAT, PLAIN, VERSION = "gossamer-posterior", 1, 2
-"""Version 1 knows neither mixtures nor finishing steps; files without them stay readable to it."""
+FORMAT, PLAIN, FINISHED, VERSION = "gossamer-posterior", 1, 2, 3
+"""Version 1 knows neither mixtures nor finishing steps, version 2 no ``output`` and no class axis
+but the usual one. A file has the lowest version that knows what it holds: older readers take it."""
 
 _DIGITS = 64
 _BLANK = "sha256:" + "0" * _DIGITS
@@ -60,7 +64,7 @@ def save(posterior: Posterior, path: str | os.PathLike[str]) -> None:
     body = describe_posterior(posterior, tensors)
     header = {
         "format": FORMAT,
-        "version": PLAIN if set(body) == PLAIN_KEYS else VERSION,
+        "version": _version(body),
         "checksum": _BLANK,
         "gossamer": gossamer_version(),
         **body,
@@ -107,6 +111,14 @@ def load(path: str | os.PathLike[str], *, network: nn.Module | None = None) -> P
     return found
 
 
+def _version(body: Mapping[str, Any]) -> int:
+    """The lowest version that knows all of it."""
+    members = body.get("members", [body])
+    if any("output" in m or "class_dim" in m["likelihood"]["options"] for m in members):
+        return VERSION
+    return PLAIN if set(body) == PLAIN_KEYS else FINISHED
+
+
 def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of a file, after every byte was checked."""
     try:
@@ -130,11 +142,11 @@ def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     place = 8 + raw.find(stated.encode())
     if place < 8 or _digest(content, place) != stated:
         raise _damaged(file, "its content does not match its checksum")
-    if header["version"] not in (PLAIN, VERSION):
+    if header["version"] not in range(PLAIN, VERSION + 1):
         raise CheckpointError(
             "posterior",
             str(file),
-            f"has format version {header['version']}, this Gossamer reads {PLAIN} and {VERSION}",
+            f"has format version {header['version']}, this Gossamer reads {PLAIN} to {VERSION}",
             "use the Gossamer that wrote it",
         )
     try:

@@ -15,12 +15,33 @@ from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPred
 
 
 def from_classes(likelihood: Categorical, outputs: Tensor) -> ClassPrediction:
-    """Logits ``[S, B, C]`` or, for a class per position, ``[S, B, C, ...]``."""
-    if outputs.dim() < 3:
-        shape = tuple(outputs.shape[1:])
-        raise InvalidData("output shape", shape, "a categorical prediction needs [B, C] logits")
+    """Logits ``[S, B, C]`` or, for a class per position, ``[S, B, C, ...]``.
+
+    Or with the classes elsewhere, where the likelihood says so.
+    """
+    axis = known_axis(likelihood, outputs)
     logits = outputs.to(_probability_dtype(outputs))
-    return _classes(logits.softmax(2), -logits.logsumexp(2).mean(0))
+    energy = -logits.logsumexp(axis + 1).mean(0)
+    return _classes(logits.softmax(axis + 1), energy, axis)
+
+
+def known_axis(likelihood: Categorical, outputs: Tensor) -> int:
+    """The class axis of the outputs of one sample, where ``outputs`` are ``[S, B, ...]``.
+
+    Raises:
+        InvalidData: There is none, or it is not known.
+    """
+    shape = tuple(outputs.shape[1:])
+    if outputs.dim() < 3:
+        raise InvalidData("output shape", shape, "a categorical prediction needs [B, C] logits")
+    if outputs.dim() > 3 and likelihood.class_dim is None:
+        raise InvalidData(
+            "output shape",
+            shape,
+            "does not tell which axis holds the classes",
+            "give class_dim=-1 for [B, T, C] (tokens), class_dim=1 for [B, C, T] (channels)",
+        )
+    return likelihood.class_axis(outputs.dim() - 1)
 
 
 def from_logit(likelihood: Bernoulli, outputs: Tensor) -> ClassPrediction:
@@ -77,6 +98,7 @@ def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
             mutual_information=torch.cat([p.mutual_information for p in blocks]),
             energy=torch.cat([p.energy for p in blocks]),
             samples=torch.cat(samples, 1) if keep_samples else None,
+            class_dim=first.class_dim,
         )
     reals = [p for p in parts if isinstance(p, RealPrediction)]
     return RealPrediction(
@@ -99,7 +121,7 @@ def merge(parts: list[Prediction]) -> Prediction:
     if isinstance(first, ClassPrediction):
         found = [p for p in parts if isinstance(p, ClassPrediction)]
         probs = torch.stack([p.probs for p in found]).mean(0)
-        entropy = torch.special.entr(probs).sum(1)
+        entropy = torch.special.entr(probs).sum(first.class_dim)
         expected = torch.stack([p.aleatoric for p in found]).mean(0)
         samples = [p.samples for p in found if p.samples is not None]
         return ClassPrediction(
@@ -109,6 +131,7 @@ def merge(parts: list[Prediction]) -> Prediction:
             mutual_information=(entropy - expected).clamp(min=0.0),
             energy=torch.stack([p.energy for p in found]).mean(0),
             samples=_in_turn(samples) if len(samples) == len(found) else None,
+            class_dim=first.class_dim,
         )
     reals = [p for p in parts if isinstance(p, RealPrediction)]
     means, noise = _in_turn([p.samples for p in reals]), _in_turn([p.noise for p in reals])
@@ -126,13 +149,13 @@ def _probability_dtype(outputs: Tensor) -> torch.dtype:
     return torch.float64 if outputs.dtype == torch.float64 else torch.float32
 
 
-def _classes(samples: Tensor, energy: Tensor) -> ClassPrediction:
-    """From probabilities ``[S, B, C, ...]`` and energies ``[B, ...]``."""
+def _classes(samples: Tensor, energy: Tensor, axis: int = 1) -> ClassPrediction:
+    """From probabilities ``[S, B, C, ...]`` and energies ``[B, ...]``; ``axis`` of those of one."""
     probs = samples.mean(0)
-    total = torch.special.entr(probs).sum(1)
-    expected = torch.special.entr(samples).sum(2).mean(0)
+    total = torch.special.entr(probs).sum(axis)
+    expected = torch.special.entr(samples).sum(axis + 1).mean(0)
     # Jensen makes the difference non-negative; rounding may not.
-    return ClassPrediction(probs, total, (total - expected).clamp(min=0.0), energy, samples)
+    return ClassPrediction(probs, total, (total - expected).clamp(min=0.0), energy, samples, axis)
 
 
 def real_prediction(means: Tensor, noise: Tensor, *, counts: bool = False) -> RealPrediction:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gossamer.errors import NonFinite
 from gossamer.ops import version_of
+from gossamer.prediction.inputs import InputRows, call_network, tensors_of
 from gossamer.prediction.prediction import ClassPrediction, Prediction
 
 
@@ -73,14 +74,15 @@ def require_finite_answer(prediction: Prediction, first: int, where: Callable[[]
             )
 
 
-def blame(network: nn.Module, rows: Tensor) -> str:
+def blame(network: nn.Module, rows: InputRows) -> str:
     """What first gave a number that is not finite, in words.
 
     Args:
         network: A replica of one's own, as it was when the answer was found.
         rows: That it was given.
     """
-    if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
+    given = [tensor for tensor in tensors_of(rows) if tensor.is_floating_point()]
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in given):
         return "the inputs are not"
     found: list[str] = []
 
@@ -96,7 +98,7 @@ def blame(network: nn.Module, rows: Tensor) -> str:
     ]
     try:
         with torch.no_grad():
-            network(rows)
+            call_network(network, rows)
     finally:
         for handle in handles:
             handle.remove()

@@ -16,6 +16,8 @@ from gossamer.ops import fold_seed
 from gossamer.prediction.combine import merge
 from gossamer.prediction.draws import Draws, Move
 from gossamer.prediction.finish.finish import Finish, widened
+from gossamer.prediction.inputs import InputRows
+from gossamer.prediction.outputs import Output
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import Prediction, RealPrediction
 
@@ -90,7 +92,7 @@ class Mixture(Posterior):
         self.weights = weights
 
     def blocks(
-        self, x: Tensor, num_samples: int, noise: Noise, seed: int, temperature: float = 1.0
+        self, x: InputRows, num_samples: int, noise: Noise, seed: int, temperature: float = 1.0
     ) -> Iterator[Prediction]:
         """See ``Posterior.blocks``; as many samples of every member."""
         each = -(-num_samples // len(self.members))
@@ -145,6 +147,12 @@ class Mixture(Posterior):
         """See ``Posterior.to``."""
         return self.with_members([member.to(device) for member in self.members])
 
+    def reading(self, *, output: Output | None = None, class_dim: int | None = None) -> Mixture:
+        """See ``Posterior.reading``; the same for every member."""
+        return self.with_members(
+            [member.reading(output=output, class_dim=class_dim) for member in self.members]
+        )
+
     def finished(self, finish: Finish) -> Mixture:
         """See ``Posterior.finished``; the members keep theirs."""
         return Mixture(self.members, self.weights, self.preparation, self.about, finish)
@@ -184,7 +192,7 @@ def mixture(posteriors: Sequence[Posterior], weights: int | None = None) -> Post
 
     Raises:
         InvalidValue: There is no member, or members read their outputs by different likelihoods or
-            live on different devices.
+            class axes, or live on different devices.
 
     Example:
         >>> from gossamer.prediction import posterior_of
@@ -198,8 +206,12 @@ def mixture(posteriors: Sequence[Posterior], weights: int | None = None) -> Post
         raise InvalidValue("posteriors", None, "must be at least one")
     if any(isinstance(member, Mixture) for member in members):
         raise InvalidValue("posteriors", None, "must not be mixtures", "give their members")
-    kinds = [type(member.likelihood).__name__ for member in members]
-    for what, found in (("likelihood", kinds), ("device", [str(m.device) for m in members])):
+    shared: tuple[tuple[str, list[Any]], ...] = (
+        ("likelihood", [type(member.likelihood).__name__ for member in members]),
+        ("class_dim", [member.class_dim for member in members]),
+        ("device", [str(member.device) for member in members]),
+    )
+    for what, found in shared:
         if len(set(found)) > 1:
             raise InvalidValue("posteriors", found, f"must share one {what} to be averaged")
     if weights is not None and weights < 1:

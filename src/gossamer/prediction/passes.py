@@ -7,7 +7,7 @@ for all of them, and at batch 1 samples fill the lanes that rows would leave emp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
 import torch
@@ -18,6 +18,15 @@ from gossamer.nn import NeedsOwnPass, Noise, holding_draws
 from gossamer.ops import fold_seed
 from gossamer.prediction.draws import Draws, NoiseDraws
 from gossamer.prediction.finite import blame
+from gossamer.prediction.inputs import (
+    InputRows,
+    are_vectors,
+    repeated_rows,
+    split_rows,
+    values_per_row,
+)
+from gossamer.prediction.outputs import PLAIN, Call
+from gossamer.prediction.row_wise import RowWise
 
 ROW_BLOCK = 256
 """Rows that are predicted at a time: every sample is drawn once for all of them.
@@ -56,15 +65,6 @@ _LANES = 16
 """Of the widest vectors: samples of a pass under weight noise, if there are as many."""
 
 
-Call = Callable[[nn.Module, Tensor], Tensor]
-
-
-def plain_call(network: nn.Module, rows: Tensor) -> Tensor:
-    """The network's own outputs."""
-    output: Tensor = network(rows)
-    return output
-
-
 class Passes:
     """Outputs of all samples, block by block.
 
@@ -74,24 +74,34 @@ class Passes:
         noise: ``weight`` or ``local``.
         seed: Fixes all noise.
         call: Runs a network on rows; a finishing step may read more than the outputs.
+        row_wise: What was found out about the networks before; nothing by default.
     """
 
     def __init__(
-        self, draws: Draws, num_samples: int, noise: Noise, seed: int, call: Call = plain_call
+        self,
+        draws: Draws,
+        num_samples: int,
+        noise: Noise,
+        seed: int,
+        call: Call = PLAIN,
+        row_wise: RowWise | None = None,
     ) -> None:
         self.draws, self.num_samples, self.noise, self.seed = draws, num_samples, noise, seed
         self.call = call
+        self.row_wise = RowWise() if row_wise is None else row_wise
         self.rows_meet = rows_meet_in(draws.network)
         self.may_share = draws.by_noise and not self.rows_meet
 
-    def blocks(self, x: Tensor) -> Iterator[Tensor]:
+    def blocks(self, x: InputRows) -> Iterator[Tensor]:
         """``[S, B, ...]`` for every block of ``ROW_BLOCK`` rows of ``x``.
 
         Where samples differ by noise, they are drawn block by block: that takes the least memory.
         Where a sample has to be loaded or built, it is asked for once for as many blocks as
         ``HELD_VALUES`` allows, almost always for all.
         """
-        blocks = torch.split(x, ROW_BLOCK)
+        blocks = split_rows(x, ROW_BLOCK)
+        if is_cut(x, rows_meet=self.rows_meet):
+            self.row_wise.require(self.draws, x, self.call)
         if self.draws.by_noise:
             yield from (self.outputs(rows, block) for block, rows in enumerate(blocks))
             return
@@ -107,7 +117,7 @@ class Passes:
                 yield torch.stack(outputs)
             start += len(stretch)
 
-    def _stretch(self, blocks: Sequence[Tensor], start: int) -> list[Tensor]:
+    def _stretch(self, blocks: Sequence[InputRows], start: int) -> list[Tensor]:
         """Outputs of sample 0 for the blocks from ``start``, until all samples' would be many."""
         found: list[Tensor] = []
         values = 0
@@ -120,7 +130,7 @@ class Passes:
         return found
 
     def _of_sample(
-        self, sample: int, blocks: Sequence[Tensor], first: int
+        self, sample: int, blocks: Sequence[InputRows], first: int
     ) -> Generator[Tensor, None, None]:
         """Outputs of one sample for consecutive blocks, the network asked for as rarely as can."""
         if self.draws.uses_seed and self.noise == "local":
@@ -132,18 +142,24 @@ class Passes:
             for rows in blocks:
                 yield self._run(network, rows)
 
-    def outputs(self, rows: Tensor, block: int) -> Tensor:
+    def outputs(self, rows: InputRows, block: int) -> Tensor:
         """``[S, B, ...]`` for rows ``[B, ...]``, the block of that number."""
         at_once = self._samples_per_pass(rows)
         if at_once > 1:
             try:
                 firsts = range(0, self.num_samples, at_once)
-                return torch.cat([self._together(rows, block, s, at_once) for s in firsts])
+                found = torch.cat([self._together(rows, block, s, at_once) for s in firsts])
+                self.row_wise.require_once(self.draws, rows, self.call)
+                return found
             except NeedsOwnPass:
                 self.may_share = False  # nor will it in the next block
+            except (RuntimeError, IndexError):
+                # A network that holds tensors for its rows finds too few for those of all samples.
+                self.row_wise.require(self.draws, rows, self.call)
+                raise
         return torch.stack([self._alone(rows, block, s) for s in range(self.num_samples)])
 
-    def blame(self, rows: Tensor, block: int) -> str:
+    def blame(self, rows: InputRows, block: int) -> str:
         """Where the outputs of a block went wrong, in words."""
         for sample in range(self.num_samples):
             seed = self._seed(sample, block)
@@ -152,14 +168,14 @@ class Passes:
                     return f"{blame(network, rows)} in sample {sample}"
         return "the likelihood overflowed"
 
-    def _samples_per_pass(self, rows: Tensor) -> int:
+    def _samples_per_pass(self, rows: InputRows) -> int:
         if not self.may_share:
             return 1
         most = SHARED_IMAGES
-        if _are_vectors(rows):
-            fitting = min(PASS_ROWS, PASS_VALUES // max(1, rows[0].numel()))
+        if are_vectors(rows):
+            fitting = min(PASS_ROWS, PASS_VALUES // max(1, values_per_row(rows)))
             most = fitting if self.noise == "local" else SHARED_ROWS
-        most //= rows.shape[0]
+        most //= len(rows)
         if self.noise == "weight":
             most = max(_LANES, most) if most >= _MIN_DRAWS else 1
         return min(self.num_samples, max(1, most))
@@ -169,25 +185,25 @@ class Passes:
             return fold_seed(self.seed, sample)
         return fold_seed(self.seed, sample, block)
 
-    def _alone(self, rows: Tensor, block: int, sample: int) -> Tensor:
+    def _alone(self, rows: InputRows, block: int, sample: int) -> Tensor:
         seed = self._seed(sample, block)
         with self.draws.sample(sample, seed=seed, noise=self.noise) as network:
             return self._run(network, rows)
 
-    def _run(self, network: nn.Module, rows: Tensor) -> Tensor:
+    def _run(self, network: nn.Module, rows: InputRows) -> Tensor:
         parts = passes_of(rows, rows_meet=self.rows_meet)
         if len(parts) == 1:
             return self.call(network, rows)
         with holding_draws(network):
             return torch.cat([self.call(network, part) for part in parts])
 
-    def _together(self, rows: Tensor, block: int, first: int, at_once: int) -> Tensor:
+    def _together(self, rows: InputRows, block: int, first: int, at_once: int) -> Tensor:
         assert isinstance(self.draws, NoiseDraws)
         samples = range(first, min(first + at_once, self.num_samples))
         seeds = [self._seed(s, block) for s in samples]
         # Of a single row this is a view: nothing is copied before the first layer.
-        repeated = rows.expand(len(seeds), *rows.shape).flatten(0, 1)
-        count = repeated.shape[0]
+        repeated = repeated_rows(rows, len(seeds))
+        count = len(repeated)
         with self.draws.together(seeds=seeds, rows=count, noise=self.noise) as network:
             output = self.call(network, repeated)
         if output.dim() == 0 or output.shape[0] != count:
@@ -195,7 +211,7 @@ class Passes:
         return output.reshape(len(seeds), -1, *output.shape[1:])
 
 
-def passes_of(rows: Tensor, *, rows_meet: bool) -> tuple[Tensor, ...]:
+def passes_of(rows: InputRows, *, rows_meet: bool) -> tuple[InputRows, ...]:
     """Rows ``[B, ...]`` cut for the passes of one sample.
 
     Args:
@@ -203,17 +219,21 @@ def passes_of(rows: Tensor, *, rows_meet: bool) -> tuple[Tensor, ...]:
         rows_meet: Whether a layer computes statistics over the rows of a pass.
     """
     if rows_meet:
-        return torch.split(rows, MEETING_ROWS)
-    values = PASS_VALUES if _are_vectors(rows) else IMAGE_VALUES
-    fitting = max(8, min(ROW_BLOCK, values // max(1, rows[0].numel())))
+        return split_rows(rows, MEETING_ROWS)
+    values = PASS_VALUES if are_vectors(rows) else IMAGE_VALUES
+    fitting = max(8, min(ROW_BLOCK, values // max(1, values_per_row(rows))))
     whole = WHOLE_ROWS if fitting >= WHOLE_ROWS else 8
-    return (rows,) if len(rows) <= fitting else torch.split(rows, fitting // whole * whole)
+    return (rows,) if len(rows) <= fitting else split_rows(rows, fitting // whole * whole)
+
+
+def is_cut(x: InputRows, *, rows_meet: bool) -> bool:
+    """Whether all rows take more than one pass of a sample."""
+    if len(x) > ROW_BLOCK:
+        return True
+    # Of so few rows nobody makes several passes, and they should not wait for the question.
+    return len(x) > 8 and len(passes_of(x, rows_meet=rows_meet)) > 1
 
 
 def rows_meet_in(model: nn.Module) -> bool:
     """Whether some layer computes statistics over the rows of a pass, also in evaluation."""
     return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules())
-
-
-def _are_vectors(rows: Tensor) -> bool:
-    return rows.dim() <= 2 and rows.is_floating_point()

@@ -13,16 +13,26 @@ from torch import Tensor, nn
 
 from gossamer.data import Preparation
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
-from gossamer.likelihoods import Likelihood
+from gossamer.likelihoods import Categorical, Likelihood
 from gossamer.nn import Noise, summary
 from gossamer.prediction.archive import save
 from gossamer.prediction.combine import join
 from gossamer.prediction.draws import Draws, NoiseDraws, on_device, own_copy
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finite import require_finite_answer
+from gossamer.prediction.inputs import InputRows, Inputs, input_rows, rows_between
 from gossamer.prediction.moments.predict import moments_of
-from gossamer.prediction.passes import ROW_BLOCK, Passes
+from gossamer.prediction.outputs import (
+    PLAIN,
+    Forward,
+    Output,
+    checked_output,
+    class_dim_of,
+    with_known_axis,
+)
+from gossamer.prediction.passes import ROW_BLOCK, Passes, is_cut, rows_meet_in
 from gossamer.prediction.prediction import Prediction
+from gossamer.prediction.row_wise import RowWise
 from gossamer.prediction.table import LEVEL, Columns, answer_columns
 
 
@@ -45,6 +55,8 @@ class Posterior:
             without the network; ``num_samples`` and ``seed`` are the defaults of tables.
         finish: What held-out rows taught beyond the networks: a temperature, a Gaussian last layer
             (``gossamer.tempered``, ``gossamer.last_layer``).
+        output: Which tensor of the networks' output predicts, see ``predict``; ``None`` where they
+            give nothing else.
     """
 
     def __init__(
@@ -54,12 +66,23 @@ class Posterior:
         preparation: Preparation | None = None,
         about: Mapping[str, Any] | None = None,
         finish: Finish | None = None,
+        output: Output | None = None,
     ) -> None:
         self.draws = draws
         self.likelihood = likelihood
         self.preparation = preparation
         self.about: dict[str, Any] = dict(about or {})
         self.finish = Finish() if finish is None else finish
+        self.output = checked_output(output)
+        self.row_wise = RowWise()
+
+    @property
+    def class_dim(self) -> int | None:
+        """The axis of the networks' outputs that holds the classes, as it was given.
+
+        1 by default, as in training; ``None`` where it is not known, or there are no logits.
+        """
+        return class_dim_of(self.likelihood)
 
     @property
     def max_samples(self) -> int | None:
@@ -68,17 +91,23 @@ class Posterior:
 
     def predict(
         self,
-        x: Tensor,
+        x: Inputs,
         num_samples: int = 5,
         *,
         noise: Noise = "weight",
         seed: int = 0,
         keep_samples: bool = True,
+        output: Output | None = None,
+        class_dim: int | None = None,
     ) -> Prediction:
         """The predictive distribution of every row of ``x``.
 
         Args:
-            x: Inputs ``[B, ...]``, on the networks' device.
+            x: Inputs ``[B, ...]``, on the networks' device. For networks of several arguments a
+                mapping (or dataclass) of keyword arguments or a tuple (or list) of positional ones:
+                every tensor in it has B rows and is cut and repeated with the others. Plain values
+                and 0-d tensors are handed on as they are, other tensors that all rows share as
+                ``gossamer.prediction.Shared(tensor)``.
             num_samples: Posterior samples S to average; no more than there are.
             noise: ``weight`` draws one θ per sample for all rows; ``local`` is the training noise,
                 independent per row and pixel.
@@ -86,38 +115,98 @@ class Posterior:
                 ``local``, samples may share passes, and the noise of a row depends on (seed,
                 sample, block, rows of the block): not on memory, threads or further samples.
             keep_samples: For classes: keep the ``[S, B, C]`` probabilities of the samples.
+            output: Which tensor predicts where networks give several: the name of an attribute or
+                key (``"logits"``), or a function of the output. By default the posterior's own.
+            class_dim: For classes: the axis of the outputs that holds them, -1 for tokens
+                ``[B, T, C]``. By default the posterior's own: 1, as in training. Of a bare model it
+                is not known where outputs have more than two axes, unless they are images of a
+                convolutional network.
 
         Raises:
             NonFinite: A weight or an answer is NaN or infinite.
+            InvalidData: Inputs whose rows differ; an output that is no tensor, or does not tell
+                where its classes are.
+            InvalidValue: The network holds tensors for the rows and reads them by place.
         """
+        if output is not None or class_dim is not None:
+            own = self.reading(output=output, class_dim=class_dim)
+            return own.predict(x, num_samples, noise=noise, seed=seed, keep_samples=keep_samples)
         if num_samples < 1:
             raise InvalidValue("num_samples", num_samples, "must be at least 1")
         if noise not in ("weight", "local"):
             raise UnknownName("noise", str(noise), ("weight", "local"))
-        _require_rows(x)
+        rows = input_rows(x)
+        return self.of_rows(rows, num_samples, noise=noise, seed=seed, keep_samples=keep_samples)
+
+    def of_rows(
+        self,
+        rows: InputRows,
+        num_samples: int,
+        *,
+        noise: Noise,
+        seed: int,
+        keep_samples: bool = True,
+    ) -> Prediction:
+        """What ``predict`` gives, of inputs and settings that were checked."""
         if self.max_samples is not None:
             num_samples = min(num_samples, self.max_samples)
         with torch.no_grad():
             parts = [
                 part if keep_samples else join([part], keep_samples=False)
-                for part in self.blocks(x, num_samples, noise, seed)
+                for part in self.blocks(rows, num_samples, noise, seed)
             ]
         return join(parts, keep_samples=keep_samples)
 
     def blocks(
-        self, x: Tensor, num_samples: int, noise: Noise, seed: int, temperature: float = 1.0
+        self, x: InputRows, num_samples: int, noise: Noise, seed: int, temperature: float = 1.0
     ) -> Iterator[Prediction]:
         """The prediction of every block of ``ROW_BLOCK`` rows, with its samples.
 
         Arguments are as in ``predict``, which has checked them; ``temperature`` is a further one.
         """
-        passes = Passes(self.draws, num_samples, noise, seed, self.finish.run)
+        call = self.finish.caller(Forward(self.output))
+        passes = Passes(self.draws, num_samples, noise, seed, call, self.row_wise)
         for block, outputs in enumerate(passes.blocks(x)):
-            part = self.finish.prediction(self.likelihood, outputs, temperature)
+            part = self.finish.prediction(self.read_as(outputs, x), outputs, temperature)
             first = block * ROW_BLOCK
-            rows = x[first : first + ROW_BLOCK]
+            rows = rows_between(x, first, first + ROW_BLOCK)
             require_finite_answer(part, first, partial(passes.blame, rows, block))
             yield part
+
+    def read_as(self, outputs: Tensor, x: InputRows) -> Likelihood:
+        """The likelihood that reads outputs ``[S, B, ...]`` of ``x``."""
+        return with_known_axis(self.likelihood, outputs, x, self.draws.network)
+
+    def reading(self, *, output: Output | None = None, class_dim: int | None = None) -> Posterior:
+        """The same posterior over the same tensors, whose outputs are read in another way.
+
+        Args:
+            output: As in ``predict``; what it was if ``None``.
+            class_dim: As in ``predict``; what it was if ``None``.
+
+        Raises:
+            InvalidValue: There are no logits whose axis could be named.
+        """
+        likelihood = self.likelihood
+        if class_dim is not None:
+            if not isinstance(likelihood, Categorical):
+                raise InvalidValue(
+                    "class_dim",
+                    class_dim,
+                    f"is for logits of classes, which the {likelihood.name} likelihood has not",
+                    "leave it out",
+                )
+            likelihood = likelihood.at(class_dim)
+        found = Posterior(
+            self.draws,
+            likelihood,
+            self.preparation,
+            self.about,
+            self.finish,
+            self.output if output is None else output,
+        )
+        found.row_wise = self.row_wise
+        return found
 
     def predict_moments(self, x: Tensor, *, keep_samples: bool = False) -> Prediction:
         """The predictive distribution of every row of ``x``, approximately and in one pass.
@@ -140,9 +229,17 @@ class Posterior:
 
         Raises:
             InvalidValue: The posterior is no Gaussian of layers, or the network holds something
-                without a rule; the message names it.
+                without a rule; the message names it. So does an output of several tensors.
+            InvalidData: Inputs of several tensors: moments are carried for one.
         """
-        _require_rows(x)
+        if not isinstance(x, Tensor):
+            raise InvalidData(
+                "x",
+                type(x).__name__,
+                "must be one tensor: moments are carried through networks of one argument",
+                "use predict",
+            )
+        input_rows(x)
         return self.moments(x, keep_samples=keep_samples)
 
     def moments(self, x: Tensor, *, keep_samples: bool, temperature: float = 1.0) -> Prediction:
@@ -162,10 +259,22 @@ class Posterior:
                 "use predict",
             )
 
-        def read(outputs: Tensor) -> Prediction:
-            return self.finish.prediction(self.likelihood, outputs, temperature)
+        if self.output is not None:
+            raise InvalidValue(
+                "output",
+                self.output if isinstance(self.output, str) else None,
+                "is for predict: moments are carried to the one tensor that a network gives",
+                "return that tensor from the network, or use predict",
+            )
 
-        return moments_of(self.draws, read, x, keep_samples=keep_samples)
+        if is_cut(x, rows_meet=rows_meet_in(self.draws.network)):
+            with torch.no_grad():
+                self.row_wise.require(self.draws, x, PLAIN)
+
+        def read(outputs: Tensor) -> Prediction:
+            return self.finish.prediction(self.read_as(outputs, x), outputs, temperature)
+
+        return moments_of(self.draws, read, x, keep_samples=keep_samples, class_dim=self.class_dim)
 
     def predict_table(
         self,
@@ -254,11 +363,13 @@ class Posterior:
         likelihood = own_copy(self.likelihood)
         assert isinstance(likelihood, Likelihood)
         draws, finish = self.draws.moved(move, place), self.finish.moved(move)
-        return Posterior(draws, likelihood, self.preparation, self.about, finish)
+        return Posterior(draws, likelihood, self.preparation, self.about, finish, self.output)
 
     def finished(self, finish: Finish) -> Posterior:
         """The same posterior over the same tensors, with another finishing step."""
-        return Posterior(self.draws, self.likelihood, self.preparation, self.about, finish)
+        found = self.reading()
+        found.finish = finish
+        return found
 
     @property
     def finish_figures(self) -> dict[str, float]:
@@ -269,11 +380,6 @@ class Posterior:
         count = "any number of" if self.max_samples is None else self.max_samples
         kind = type(self.draws).__name__
         return f"Posterior({kind}, {self.likelihood.name}, {count} samples)"
-
-
-def _require_rows(x: Tensor) -> None:
-    if x.dim() < 1 or x.shape[0] == 0:
-        raise InvalidData("x", tuple(x.shape), "must have at least one row")
 
 
 def _clone(tensor: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ _BISECTIONS = 60
 class ClassPrediction:
     """Class probabilities averaged over S posterior samples.
 
+    Where outputs have a class per position (pixels, tokens) ``probs`` has their layout, and what is
+    ``[B]`` below has one value per position: ``[B, ...]``, the class axis left out.
+
     Attributes:
         probs: ``[B, C]``, mean over samples.
         entropy: ``[B]``, nats, of ``probs``: the total uncertainty.
@@ -24,6 +27,7 @@ class ClassPrediction:
         energy: ``[B]``, nats: −mean over samples of log Σ_c exp(logit_c), larger for inputs that
             excite no class. One logit z counts as the two logits (0, z).
         samples: ``[S, B, C]`` probabilities of each sample, or ``None`` if they were not kept.
+        class_dim: The axis of ``probs`` that holds the classes, counted from 0.
     """
 
     probs: Tensor
@@ -31,16 +35,17 @@ class ClassPrediction:
     mutual_information: Tensor
     energy: Tensor
     samples: Tensor | None
+    class_dim: int = 1
 
     @property
     def label(self) -> Tensor:
         """Most probable class: int64 ``[B]``."""
-        return self.probs.argmax(1)
+        return self.probs.argmax(self.class_dim)
 
     @property
     def confidence(self) -> Tensor:
         """Probability of ``label``: ``[B]``."""
-        return self.probs.amax(1)
+        return self.probs.amax(self.class_dim)
 
     @property
     def aleatoric(self) -> Tensor:

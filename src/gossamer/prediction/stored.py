@@ -21,12 +21,13 @@ from gossamer.nn.skeleton import backends, describe, skeleton
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
 from gossamer.prediction.finish.record import describe_finish, finish_from
 from gossamer.prediction.low_rank import LowRankDraws
+from gossamer.prediction.outputs import Output
 
 if TYPE_CHECKING:
     from gossamer.prediction.posterior import Posterior
 
 PLAIN_KEYS = {"draws", "states", "network", "likelihood"}
-"""Of a posterior that is neither a mixture nor finished."""
+"""Of a posterior that is neither a mixture nor finished, and whose networks give one tensor."""
 
 
 class NeedsNetwork(InvalidValue):
@@ -74,6 +75,8 @@ def describe_posterior(posterior: Posterior, tensors: Tensors) -> dict[str, Any]
         body["draws"], body["states"] = _describe_draws(posterior.draws, tensors)
         body["network"] = describe(posterior.draws.network)
         body["likelihood"] = _describe_likelihood(posterior.likelihood, tensors)
+        if posterior.output is not None:
+            body["output"] = _describe_output(posterior.output)
     if posterior.finish.figures:
         body["finish"] = describe_finish(posterior.finish, tensors.key_of)
     return body
@@ -113,7 +116,7 @@ def posterior_from(
     restore_backends(first, backends(body["network"]))
     draws = _draws_of(body["draws"], first, states, tensors)
     likelihood = _likelihood_of(body["likelihood"], tensors)
-    return Posterior(draws, likelihood, None, about, finish)
+    return Posterior(draws, likelihood, None, about, finish, _output_of(body))
 
 
 def _describe_draws(draws: Draws, tensors: Tensors) -> tuple[dict[str, Any], list[dict[str, str]]]:
@@ -169,15 +172,36 @@ def _describe_likelihood(likelihood: Likelihood, tensors: Tensors) -> dict[str, 
             "is not one of Gossamer's, so that a file cannot name it",
             "keep it yourself and predict with the networks",
         )
-    return {
+    options = likelihood.options()
+    found = {
         "name": likelihood.name,
-        "options": likelihood.options(),
+        "options": options,
         "state": tensors.keys_of(likelihood.state_dict()),
     }
+    if options.get("class_dim", 1) is None:
+        # Beside the options: older readers leave out what they do not know, and took axis 1.
+        found["class_dim"] = options.pop("class_dim")
+    return found
+
+
+def _describe_output(output: Output) -> str:
+    if not isinstance(output, str):
+        raise InvalidValue(
+            "output",
+            getattr(output, "__name__", type(output).__name__),
+            "is a function, which a file cannot hold",
+            'give the name of a field, as output="logits"',
+        )
+    return output
+
+
+def _output_of(body: Mapping[str, Any]) -> str | None:
+    return str(body["output"]) if "output" in body else None
 
 
 def _likelihood_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Likelihood:
-    likelihood = make_likelihood(str(about["name"]), **about["options"])
+    unknown = {"class_dim": None} if "class_dim" in about else {}
+    likelihood = make_likelihood(str(about["name"]), **about["options"], **unknown)
     likelihood.load_state_dict({name: tensors[key] for name, key in about["state"].items()})
     return likelihood
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gossamer.data import Preparation
+from gossamer.errors import InvalidData
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 
 LEVEL = 0.9
@@ -37,6 +38,13 @@ def answer_columns(
 
 
 def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
+    if prediction.probs.dim() != 2:
+        raise InvalidData(
+            "probabilities of the prediction",
+            tuple(prediction.probs.shape),
+            "must be [B, C]: a table has one answer per row",
+            "use predict, which answers for every position",
+        )
     names = preparation.label_names or []
     columns: dict[str, list[str] | list[float]] = {
         "label": [names[index] for index in prediction.label.tolist()]

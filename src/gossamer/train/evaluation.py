@@ -129,8 +129,22 @@ def _predict(
     posterior: Posterior, x: Tensor, num_samples: int, noise: Noise, seed: int
 ) -> Prediction:
     """Made where the posterior is; on the CPU from then on, where metrics are computed."""
+    if not isinstance(x, Tensor):
+        raise InvalidData(
+            "inputs",
+            type(x).__name__,
+            "must be a tensor: data sets hold one input per row",
+            "use predict and gossamer.metrics",
+        )
     inputs = x.to(posterior.device)
     found = posterior.predict(inputs, num_samples, noise=noise, seed=seed, keep_samples=False)
+    if isinstance(found, ClassPrediction) and found.probs.dim() != 2:
+        raise InvalidData(
+            "probabilities of the prediction",
+            tuple(found.probs.shape),
+            "must be [B, C]: metrics are of one label per row",
+            "use predict, and gossamer.metrics on the positions that count",
+        )
     values: Any = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(found).items()}
     return type(found)(**values)
 

@@ -166,7 +166,7 @@ def test_a_class_per_position() -> None:
     def nll(u):
         return float(nn.functional.cross_entropy(logits / math.exp(u), y))
 
-    found = gs.tempered(net, (x, y)).finish.temperature
+    found = gs.tempered(net, (x, y), class_dim=1).finish.temperature
     assert found == pytest.approx(best(nll, 280), rel=1e-3)
 
 
@@ -189,7 +189,7 @@ def test_refusals() -> None:
     with pytest.raises(InvalidValue, match="neither logits nor a noise"):
         gs.tempered(Counts(), (x, y), likelihood="poisson")
     for rows in (None, (x,), x):
-        with pytest.raises(InvalidValue, match="must be a pair of tensors"):
+        with pytest.raises(InvalidValue, match="must be a pair: inputs and a tensor of targets"):
             gs.tempered(net, rows)
     with pytest.raises(InvalidData, match="the same rows"):
         gs.tempered(net, (x, y[:9]))

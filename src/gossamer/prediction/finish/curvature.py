@@ -19,6 +19,7 @@ from gossamer.errors import InvalidData, InvalidValue
 from gossamer.likelihoods import Bernoulli
 from gossamer.prediction.finish.gather import Sampling
 from gossamer.prediction.finish.heads import ClassHead, Features
+from gossamer.prediction.inputs import InputRows
 from gossamer.prediction.posterior import Posterior
 
 MOST_FEATURES = 8192
@@ -27,7 +28,7 @@ MOST_FEATURES = 8192
 
 @torch.no_grad()
 def class_head(
-    posterior: Posterior, x: Tensor, num_data: int, rank: int, sampling: Sampling
+    posterior: Posterior, x: InputRows, num_data: int, rank: int, sampling: Sampling
 ) -> ClassHead:
     """The last layer of a posterior that is no mixture, at scale 1.
 

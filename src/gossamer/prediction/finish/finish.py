@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from gossamer.errors import InvalidValue
 from gossamer.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from gossamer.prediction.combine import combine
-from gossamer.prediction.passes import plain_call
+from gossamer.prediction.inputs import InputRows
+from gossamer.prediction.outputs import Call
 from gossamer.prediction.prediction import Prediction, RealPrediction
 
 
@@ -23,8 +25,14 @@ class Head(Protocol):
         """Factor of its variance."""
         ...
 
-    def run(self, network: nn.Module, rows: Tensor) -> Tensor:
-        """Outputs ``[B, C]`` and, beside them, the deviations of their Gaussian: ``[B, 2C]``."""
+    def run(self, network: nn.Module, rows: InputRows, forward: Call = ...) -> Tensor:
+        """Outputs ``[B, C]`` and, beside them, the deviations of their Gaussian: ``[B, 2C]``.
+
+        Args:
+            network: Of a posterior.
+            rows: Inputs of B rows.
+            forward: Gives the network's own outputs.
+        """
         ...
 
     def read(self, likelihood: Likelihood, outputs: Tensor, temperature: float) -> Prediction:
@@ -59,9 +67,13 @@ class Finish:
         found = {} if self.head is None else {"last_layer_scale": self.head.scale}
         return {"temperature": self.temperature, **found} if found or self.temperature != 1 else {}
 
-    def run(self, network: nn.Module, rows: Tensor) -> Tensor:
-        """Run a network on rows, for ``prediction`` to read."""
-        return plain_call(network, rows) if self.head is None else self.head.run(network, rows)
+    def caller(self, forward: Call) -> Call:
+        """Runs a network on rows, for ``prediction`` to read; ``forward`` gives its outputs."""
+        return forward if self.head is None else partial(self._run, forward)
+
+    def _run(self, forward: Call, network: nn.Module, rows: InputRows) -> Tensor:
+        assert self.head is not None
+        return self.head.run(network, rows, forward)
 
     def prediction(
         self, likelihood: Likelihood, outputs: Tensor, further: float = 1.0
@@ -70,7 +82,7 @@ class Finish:
 
         Args:
             likelihood: How outputs are read.
-            outputs: What ``run`` gave.
+            outputs: What ``caller`` gave.
             further: A second temperature on top of one's own: that of a mixture.
         """
         temperature = self.temperature * further

@@ -11,18 +11,24 @@ from torch import Tensor
 from gossamer.errors import InvalidData, InvalidValue
 from gossamer.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from gossamer.nn import Noise
+from gossamer.prediction.combine import known_axis
 from gossamer.prediction.finish.choice import Loss, best_scale, best_temperature
 from gossamer.prediction.finish.curvature import class_head
 from gossamer.prediction.finish.finish import Finish, Head, require_temperature
 from gossamer.prediction.finish.gather import Look, checked_rows
 from gossamer.prediction.finish.loss import LabelLoss, RealLoss
 from gossamer.prediction.finish.regression import real_head
+from gossamer.prediction.inputs import InputRows, Inputs
 from gossamer.prediction.mixing import Mixture
+from gossamer.prediction.outputs import Output
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import RealPrediction
 from gossamer.prediction.source import Source, posterior_of
 
-Rows = tuple[Tensor, Tensor]
+Rows = tuple[Inputs, Tensor]
+"""Inputs, as ``predict`` takes them, and targets."""
+
+_Checked = tuple[InputRows, Tensor]
 
 
 def tempered(
@@ -33,6 +39,8 @@ def tempered(
     noise: Noise = "weight",
     seed: int = 0,
     likelihood: str | Likelihood = "categorical",
+    output: Output | None = None,
+    class_dim: int | None = None,
 ) -> Posterior:
     """The posterior at the temperature that held-out rows ask for.
 
@@ -45,12 +53,14 @@ def tempered(
 
     Args:
         source: A method, a converted model or a posterior.
-        held_out: Inputs ``[n, ...]`` and targets that no step was trained on; some hundreds are
-            enough for one number.
+        held_out: Inputs ``[n, ...]``, or several as in ``predict``, and targets that no step was
+            trained on; some hundreds are enough for one number.
         num_samples: Posterior samples to average, best as many as you will predict with.
         noise: As in ``predict``.
         seed: Fixes all noise.
         likelihood: For a bare model: how its outputs are read.
+        output: As in ``predict``; the posterior keeps it.
+        class_dim: As in ``predict``; the posterior keeps it.
 
     Returns:
         A posterior that shares the source's tensors; ``finish.temperature`` is T.
@@ -65,7 +75,7 @@ def tempered(
         >>> posterior.finish.temperature > 0, posterior.predict(x).probs.shape
         (True, torch.Size([40, 3]))
     """
-    posterior = posterior_of(source, likelihood)
+    posterior = posterior_of(source, likelihood, output=output, class_dim=class_dim)
     require_temperature(posterior.likelihood)
     x, y = checked_rows(held_out, posterior)
     look = Look(num_samples, noise, seed)
@@ -86,6 +96,7 @@ def last_layer(
     noise: Noise = "weight",
     seed: int = 0,
     likelihood: str | Likelihood = "categorical",
+    output: Output | None = None,
 ) -> Posterior:
     """The posterior with a Gaussian in place of the weights of its last linear layer.
 
@@ -107,7 +118,8 @@ def last_layer(
 
     Args:
         source: A method, a converted model or a posterior.
-        held_out: Inputs ``[n, ...]`` and targets that no step was trained on, about a thousand.
+        held_out: Inputs ``[n, ...]``, or several as in ``predict``, and targets that no step was
+            trained on, about a thousand.
         num_data: For classes: number of training rows; by default that of the held-out rows, which
             the scale makes up for in part.
         rank: For classes: directions of the features that are kept apart.
@@ -118,6 +130,7 @@ def last_layer(
         noise: As in ``predict``.
         seed: Fixes all noise.
         likelihood: For a bare model: how its outputs are read.
+        output: As in ``predict``; the posterior keeps it.
 
     Returns:
         A posterior that shares the source's tensors; ``finish_figures`` tells what was chosen.
@@ -133,7 +146,7 @@ def last_layer(
         >>> sorted(posterior.finish_figures), posterior.predict(x).probs.shape
         (['last_layer_scale', 'temperature'], torch.Size([60, 3]))
     """
-    posterior = posterior_of(source, likelihood)
+    posterior = posterior_of(source, likelihood, output=output)
     x, y = checked_rows(held_out, posterior)
     if rank < 1:
         raise InvalidValue("rank", rank, "must be at least 1")
@@ -159,7 +172,7 @@ def last_layer(
 
 def _classes(
     posterior: Posterior,
-    held_out: Rows,
+    held_out: _Checked,
     num_data: int,
     rank: int,
     tolerance: float,
@@ -180,7 +193,7 @@ def _classes(
     return _finished(posterior, [replace(head, scale=scale) for head in heads], temperature)
 
 
-def _real(posterior: Posterior, held_out: Rows, rows: Rows | None, look: Look) -> Posterior:
+def _real(posterior: Posterior, held_out: _Checked, rows: Rows | None, look: Look) -> Posterior:
     given = held_out if rows is None else checked_rows(rows, posterior)
     heads = [
         real_head(member, given, sampling, adds=rows is None)
@@ -204,24 +217,35 @@ def _finished(posterior: Posterior, heads: Sequence[Head], temperature: float) -
     return posterior.with_members(members).finished(Finish(temperature))
 
 
-def _temperature(posterior: Posterior, x: Tensor, y: Tensor, look: Look) -> float:
+def _temperature(posterior: Posterior, x: InputRows, y: Tensor, look: Look) -> float:
     """The best one for all, last layers and members' own temperatures as they are."""
     loss: Loss
     if posterior.likelihood.has_labels:
         mixed = isinstance(posterior, Mixture)
         members = []
+        likelihood = posterior.likelihood
         for member, sampling in look.at(posterior):
             finish = member.finish if mixed else replace(member.finish, temperature=1.0)
-            members.append((finish, sampling.outputs(member, finish, x)))
-        labels = LabelLoss(posterior.likelihood, members, y)
+            outputs = sampling.outputs(member, finish, x)
+            likelihood, outputs = _classes_first(member.read_as(outputs, x), outputs)
+            members.append((finish, outputs))
+        labels = LabelLoss(likelihood, members, y)
         labels.check()
         loss = labels
     else:
         plain = posterior.finished(replace(posterior.finish, temperature=1.0))
-        found = plain.predict(x, look.num_samples, noise=look.noise, seed=look.seed)
+        found = plain.of_rows(x, look.num_samples, noise=look.noise, seed=look.seed)
         assert isinstance(found, RealPrediction)
         if found.mean.shape != y.shape and found.mean.shape != y.squeeze(-1).shape:
             rule = f"must fit the prediction's shape {tuple(found.mean.shape)}"
             raise InvalidData("target shape", tuple(y.shape), rule)
         loss = RealLoss(found, y)
     return best_temperature(loss)
+
+
+def _classes_first(likelihood: Likelihood, outputs: Tensor) -> tuple[Likelihood, Tensor]:
+    """Outputs ``[S, n, C, ...]``, which is how a loss reads them, and the likelihood of such."""
+    if not isinstance(likelihood, Categorical):
+        return likelihood, outputs
+    axis = known_axis(likelihood, outputs)
+    return likelihood.at(1), outputs.movedim(axis + 1, 2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from gossamer.nn import Noise
 from gossamer.ops import fold_seed
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finish.layer import last_linear, outputs_and_features, weight_norm
+from gossamer.prediction.inputs import InputRows, Inputs, Several, input_rows, rows_between
 from gossamer.prediction.mixing import Mixture
+from gossamer.prediction.outputs import Call, Forward
 from gossamer.prediction.passes import ROW_BLOCK, Passes
 from gossamer.prediction.posterior import Posterior
 
@@ -34,9 +36,14 @@ class Sampling:
 
     def passes(self, posterior: Posterior, finish: Finish) -> Passes:
         """Passes of a posterior that is no mixture, to be read by ``finish``."""
-        return Passes(posterior.draws, self._of(posterior), self.noise, self.seed, finish.run)
+        return self._passes(posterior, finish.caller(Forward(posterior.output)))
 
-    def outputs(self, posterior: Posterior, finish: Finish, x: Tensor) -> Tensor:
+    def _passes(self, posterior: Posterior, call: Call) -> Passes:
+        count = self._of(posterior)
+        row_wise = posterior.row_wise
+        return Passes(posterior.draws, count, self.noise, self.seed, call, row_wise)
+
+    def outputs(self, posterior: Posterior, finish: Finish, x: InputRows) -> Tensor:
         """What the networks give for ``finish`` to read, ``[S, n, ...]``."""
         found = torch.cat(list(self.passes(posterior, finish).blocks(x)), 1)
         if not bool(torch.isfinite(found).all()):
@@ -46,19 +53,20 @@ class Sampling:
         return found
 
     def features(
-        self, posterior: Posterior, x: Tensor
+        self, posterior: Posterior, x: InputRows
     ) -> tuple[str, Iterator[tuple[Tensor, Tensor, slice]]]:
         """Name of the last layer; then, for every block, outputs, features and its rows.
 
         Outputs are ``[S, B, C]``, features ``[S, B, F + 1]``, both float64.
         """
+        forward = Forward(posterior.output)
         with posterior.draws.sample(0, seed=self.seed, noise="weight") as network:
-            layer, columns = last_linear(network, x[:2])
+            layer, columns = last_linear(network, rows_between(x, 0, 2), forward)
 
-        def call(network: nn.Module, rows: Tensor) -> Tensor:
-            return torch.cat(outputs_and_features(network, layer, rows), 1)
+        def call(network: nn.Module, rows: InputRows) -> Tensor:
+            return torch.cat(outputs_and_features(network, layer, rows, forward), 1)
 
-        passes = Passes(posterior.draws, self._of(posterior), self.noise, self.seed, call)
+        passes = self._passes(posterior, call)
 
         def blocks() -> Iterator[tuple[Tensor, Tensor, slice]]:
             for number, found in enumerate(passes.blocks(x)):
@@ -110,26 +118,42 @@ class Look:
         ]
 
 
-def checked_rows(held_out: tuple[Tensor, Tensor], posterior: Posterior) -> tuple[Tensor, Tensor]:
+def checked_rows(held_out: tuple[Inputs, Tensor], posterior: Posterior) -> tuple[InputRows, Tensor]:
     """Inputs and targets where the posterior lives.
 
     Raises:
         InvalidValue: There are none.
         InvalidData: They do not fit one another, or are not finite.
     """
-    given = tuple(held_out) if held_out is not None else ()
-    if len(given) != 2 or not all(isinstance(part, Tensor) for part in given):
+    given = tuple(held_out) if isinstance(held_out, tuple | list) else ()
+    if len(given) != 2 or not isinstance(given[1], Tensor) or not _may_be_inputs(given[0]):
         raise InvalidValue(
             "held_out",
             type(held_out).__name__,
-            "must be a pair of tensors: inputs and targets that no step was trained on",
+            "must be a pair: inputs and a tensor of targets that no step was trained on",
             "hold out 5 to 10 % of the training rows",
         )
-    x, y = (part.to(posterior.device) for part in given)
-    if x.dim() < 1 or y.dim() < 1 or len(x) != len(y) or len(x) < 2:
-        shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
+    x = _on(posterior.device, given[0])
+    y = given[1].to(posterior.device)
+    first = x if isinstance(x, Tensor) else x.tensors[0]
+    if first.dim() < 1 or y.dim() < 1 or len(x) != len(y) or len(x) < 2:
+        shapes = f"{tuple(first.shape)} and {tuple(y.shape)}"
         raise InvalidData("held_out shapes", shapes, "must have the same rows, two at least")
+    # Of several inputs one may be a mask to be added, whose -inf is meant.
     for name, part in (("inputs", x), ("targets", y)):
+        if isinstance(part, Several):
+            continue
         if part.is_floating_point() and not bool(torch.isfinite(part).all()):
             raise InvalidData(f"held-out {name}", None, "must be finite", "remove the rows")
     return x, y
+
+
+def _may_be_inputs(given: object) -> bool:
+    return isinstance(given, Tensor | Mapping | list | tuple) or is_dataclass(given)
+
+
+def _on(device: torch.device, given: Inputs) -> InputRows:
+    if isinstance(given, Tensor):
+        return given.to(device)
+    rows = input_rows(given)
+    return rows if isinstance(rows, Tensor) else rows.each(lambda tensor: tensor.to(device))

@@ -16,7 +16,9 @@ from gossamer.likelihoods import Likelihood
 from gossamer.prediction.combine import combine, real_prediction
 from gossamer.prediction.finish.finish import widened
 from gossamer.prediction.finish.layer import outputs_and_features
+from gossamer.prediction.inputs import InputRows
 from gossamer.prediction.moments.predict import normal_points
+from gossamer.prediction.outputs import PLAIN, Call
 from gossamer.prediction.prediction import Prediction
 
 POINTS, LEAST_POINTS = 64, 8
@@ -40,9 +42,11 @@ class Features:
     level: Tensor
     rest: float
 
-    def run(self, network: nn.Module, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def run(
+        self, network: nn.Module, rows: InputRows, forward: Call = PLAIN
+    ) -> tuple[Tensor, Tensor]:
         """The network's outputs ``[B, C]`` and the features ``[B, F + 1]``."""
-        return outputs_and_features(network, self.layer, rows)
+        return outputs_and_features(network, self.layer, rows, forward)
 
     def variance(self, features: Tensor, curvature: Tensor, prior: float | Tensor) -> Tensor:
         """Σᵢ (basisᵀφ)ᵢ²/(levelᵢ·b + τ), the rest at its own level: ``[B, C]``.
@@ -84,9 +88,9 @@ class ClassHead:
     prior: float
     scale: float
 
-    def run(self, network: nn.Module, rows: Tensor) -> Tensor:
+    def run(self, network: nn.Module, rows: InputRows, forward: Call = PLAIN) -> Tensor:
         """Logits and unscaled deviations s, ``[B, 2C]``."""
-        logits, features = self.features.run(network, rows)
+        logits, features = self.features.run(network, rows, forward)
         variance = self.features.variance(features.to(self.curvature), self.curvature, self.prior)
         return torch.cat([logits, variance.sqrt().to(logits)], 1)
 
@@ -148,9 +152,9 @@ class RealHead:
         """1: the closed form is the posterior."""
         return 1.0
 
-    def run(self, network: nn.Module, rows: Tensor) -> Tensor:
+    def run(self, network: nn.Module, rows: InputRows, forward: Call = PLAIN) -> Tensor:
         """Means and deviations, ``[B, 2D]``."""
-        outputs, found = self.features.run(network, rows)
+        outputs, found = self.features.run(network, rows, forward)
         features = found.to(self.mean)
         variance = self.features.variance(features, self.curvature, self.prior)
         means = features @ self.mean.T

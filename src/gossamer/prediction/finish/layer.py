@@ -9,14 +9,17 @@ from torch import Tensor, nn
 
 from gossamer.errors import InvalidValue
 from gossamer.nn import SparseLayer
+from gossamer.prediction.inputs import InputRows
+from gossamer.prediction.outputs import PLAIN, Call
 
 
-def last_linear(network: nn.Module, rows: Tensor) -> tuple[str, int]:
+def last_linear(network: nn.Module, rows: InputRows, forward: Call = PLAIN) -> tuple[str, int]:
     """Name and number of outputs of the linear layer whose output is the network's.
 
     Args:
         network: A replica of one's own.
-        rows: Some inputs ``[B, ...]``.
+        rows: Some inputs of B rows.
+        forward: Gives the network's own outputs.
 
     Raises:
         InvalidValue: There is none: the output comes from something else, or is no matrix.
@@ -32,17 +35,19 @@ def last_linear(network: nn.Module, rows: Tensor) -> tuple[str, int]:
         if _is_linear(module)
     ]
     try:
-        outputs = network(rows)
+        outputs = forward(network, rows)
     finally:
         for handle in handles:
             handle.remove()
-    name, seen = found[-1] if found else ("", rows.new_empty(0))
+    name, seen = found[-1] if found else ("", torch.empty(0))
     if not found or seen.dim() != 2 or not _same(seen, outputs):
         raise _no_linear_end(network)
     return name, seen.shape[1]
 
 
-def outputs_and_features(network: nn.Module, layer: str, rows: Tensor) -> tuple[Tensor, Tensor]:
+def outputs_and_features(
+    network: nn.Module, layer: str, rows: InputRows, forward: Call
+) -> tuple[Tensor, Tensor]:
     """Outputs ``[B, C]`` of a network, and φ = [h; 1], ``[B, F + 1]``: what ``layer`` read.
 
     Raises:
@@ -57,7 +62,7 @@ def outputs_and_features(network: nn.Module, layer: str, rows: Tensor) -> tuple[
 
     handle = network.get_submodule(layer).register_forward_hook(note)
     try:
-        outputs: Tensor = network(rows)
+        outputs = forward(network, rows)
     finally:
         handle.remove()
     read = seen[-1]

@@ -23,6 +23,7 @@ from gossamer.prediction.finish.choice import minimise_over
 from gossamer.prediction.finish.curvature import largest, require_narrow
 from gossamer.prediction.finish.gather import Sampling
 from gossamer.prediction.finish.heads import RealHead
+from gossamer.prediction.inputs import InputRows
 from gossamer.prediction.posterior import Posterior
 
 _DECADES = 10.0
@@ -95,7 +96,7 @@ class Evidence:
 
 @torch.no_grad()
 def real_head(
-    posterior: Posterior, rows: tuple[Tensor, Tensor], sampling: Sampling, *, adds: bool
+    posterior: Posterior, rows: tuple[InputRows, Tensor], sampling: Sampling, *, adds: bool
 ) -> RealHead:
     """The regression of a posterior that is no mixture.
 

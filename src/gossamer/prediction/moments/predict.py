@@ -28,7 +28,12 @@ _MOST_VALUES = 1 << 22
 
 
 def moments_of(
-    draws: NoiseDraws, read: Callable[[Tensor], Prediction], x: Tensor, *, keep_samples: bool
+    draws: NoiseDraws,
+    read: Callable[[Tensor], Prediction],
+    x: Tensor,
+    *,
+    keep_samples: bool,
+    class_dim: int | None = None,
 ) -> Prediction:
     """See ``Posterior.predict_moments``, which asks for it.
 
@@ -37,13 +42,14 @@ def moments_of(
         read: From outputs ``[S, B, ...]`` to a prediction.
         x: Inputs ``[B, ...]``.
         keep_samples: For classes: keep the probabilities at the fixed points.
+        class_dim: The axis of the outputs over which points differ; 1 if ``None``.
     """
     parts = []
     with torch.no_grad(), draws.borrow() as network:
         recorded, meet = record(network), rows_meet_in(network)
         first = 0
-        for rows in (p for b in torch.split(x, ROW_BLOCK) for p in passes_of(b, rows_meet=meet)):
-            for outputs in _outputs(propagate(recorded, rows)):
+        for rows in _passes(x, meet):
+            for outputs in _outputs(propagate(recorded, rows), class_dim or 1):
                 part = read(outputs)
                 require_finite_answer(part, first, partial(blame, network, rows))
                 parts.append(part if keep_samples else join([part], keep_samples=False))
@@ -51,10 +57,25 @@ def moments_of(
     return join(parts, keep_samples=keep_samples)
 
 
-def _outputs(found: Moments | Tensor) -> Iterator[Tensor]:
-    """``[points, rows, ...]`` of the outputs' Gaussians, some rows at a time."""
+def _passes(x: Tensor, meet: bool) -> Iterator[Tensor]:
+    for block in torch.split(x, ROW_BLOCK):
+        for rows in passes_of(block, rows_meet=meet):
+            assert isinstance(rows, Tensor)
+            yield rows
+
+
+def _outputs(found: Moments | Tensor, class_dim: int) -> Iterator[Tensor]:
+    """``[points, rows, ...]`` of the outputs' Gaussians, some rows at a time.
+
+    Along ``class_dim`` every place has points of its own; positions beside it share them.
+    """
     if isinstance(found, Tensor):
         yield found.unsqueeze(0)
+        return
+    axis = class_dim % found.mean.dim()
+    if axis > 1:
+        moved = Moments(found.mean.movedim(axis, 1), found.variance.movedim(axis, 1))
+        yield from (points.movedim(2, axis + 1) for points in _outputs(moved, 1))
         return
     columns = found.mean.shape[1] if found.mean.dim() > 1 else 1
     points = normal_points(POINTS, columns).to(found.mean)
