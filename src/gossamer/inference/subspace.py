@@ -321,7 +321,7 @@ class Subspace:
         scored = [(weight, self._scores(weight)) for weight in self.weights]
         known = [(weight, scores) for weight, scores in scored if scores is not None]
         plans = plan_swaps([scores for _, scores in known], self.budget)
-        require_movable(self.optimizer, [weight for weight, _ in known])
+        require_movable(self.optimizer, [weight for weight, _ in known], grows=True)
         layers = {}
         for (weight, _), plan in zip(known, plans, strict=True):
             move(weight, plan.support, plan.source, sigma=self.sigma, optimizer=self.optimizer)
