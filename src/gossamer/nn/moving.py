@@ -235,6 +235,7 @@ def _place(weight: Weight, support: Support) -> None:
             held.copy_(own)
         else:
             layer.indices = own
+        layer.note_support()
         layer.refresh_pattern()
 
 

@@ -102,9 +102,11 @@ def kind_of(optimizer: Optimizer, name: str) -> StateKind | None:
 
 def require_known_state(optimizer: Optimizer, parameter: Tensor, name: str) -> None:
     """Raise where nobody has said what a fresh weight's state under ``name`` is."""
-    if isinstance(optimizer, NamesFreshState):
-        if optimizer.fresh_state(parameter, name) is not None:
-            return
+    if (
+        isinstance(optimizer, NamesFreshState)
+        and optimizer.fresh_state(parameter, name) is not None
+    ):
+        return
     if kind_of(optimizer, name) is None:
         raise InvalidValue(
             f"state {name!r} of {type(optimizer).__name__}",
