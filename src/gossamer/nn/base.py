@@ -17,6 +17,7 @@ from gossamer.core.sigma_init import SigmaRule
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import InvalidValue
 from gossamer.nn.absent import AbsentWeights
+from gossamer.nn.origin import Origin
 from gossamer.nn.stochastic import NeedsOwnPass, Noise
 from gossamer.nn.vector import Vector
 from gossamer.nn.watch import Watched, identity
@@ -65,6 +66,7 @@ class SparseLayer(Watched):
         in_shared_forward: Whether the converted root is in that forward pass.
         stand_in: Computes the layer in place of its own backend, for a while; it must take the
             pattern of that.
+        origin: What the torch module was, where that was not torch's own class.
         products: Sparse products of a training pass: two where the output has a variance.
     """
 
@@ -73,6 +75,7 @@ class SparseLayer(Watched):
     indices: Tensor | None
     bias: nn.Parameter | None
     stand_in: Backend | None = None
+    origin: Origin | None = None
 
     def __init__(
         self,

@@ -18,9 +18,18 @@ from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import SparseLayer
 from gossamer.nn.batchnorm import use_native_batchnorm, use_torch_batchnorm
-from gossamer.nn.candidates import Candidate, Pattern, dense_twin_of, find_candidates, twin_of
+from gossamer.nn.candidates import (
+    Candidate,
+    Pattern,
+    as_patterns,
+    dense_twin_of,
+    find_candidates,
+    twin_of,
+)
 from gossamer.nn.dropout import forget_dropout
 from gossamer.nn.measure import forget_measurement, measure_at_first_use
+from gossamer.nn.origin import Origin
+from gossamer.nn.partial import none_to_convert, require_matches, warn_of_partial
 from gossamer.nn.prior import (
     POSTERIOR_SHARE,
     PosteriorStd,
@@ -135,8 +144,8 @@ def to_bayesian(
             distribution=sparsity_distribution,
             support=support,
             rescale=rescale,
-            include=include,
-            exclude=exclude,
+            include=None if include is None else as_patterns(include),
+            exclude=as_patterns(exclude),
             backend=backend,
             noisy=True,
             generator=generator,
@@ -184,8 +193,8 @@ def to_sparse(
             distribution=sparsity_distribution,
             support=support,
             rescale=rescale,
-            include=include,
-            exclude=exclude,
+            include=None if include is None else as_patterns(include),
+            exclude=as_patterns(exclude),
             backend=backend,
             noisy=False,
             generator=generator,
@@ -251,15 +260,12 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     if sparse_layers(model):
         first = next(iter(sparse_layers(model)))
         raise InvalidValue("model", first or "root", "is sparse already", "convert the torch model")
+    for key, patterns in (("include", choice.include or ()), ("exclude", choice.exclude)):
+        require_matches(model, key, patterns)
     model = model if inplace else copy.deepcopy(model)
     candidates = find_candidates(model, choice.include, choice.exclude)
     if not candidates:
-        raise InvalidValue(
-            "model",
-            type(model).__name__,
-            "has no layer to convert",
-            "it needs a linear or convolution layer that include and exclude let through",
-        )
+        raise none_to_convert(model)
     sizes = [layer_size(c.names[0] or "root", _layout(c.modules[0])) for c in candidates]
     counts = allocate(sizes, choice.sparsity, choice.distribution)
     for candidate, nnz in zip(candidates, counts, strict=True):
@@ -270,6 +276,7 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     if any(c.is_shared for c in candidates):
         model.register_forward_pre_hook(begin_shared_draws)
         model.register_forward_hook(end_shared_draws)
+    warn_of_partial(model, choice.exclude)
     return model
 
 
@@ -305,6 +312,7 @@ def _replace(
             layer.register_parameter(vector.name, parameter)
             parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)
+        layer.origin = Origin.of(module, dense_twin_of(layer))
         move_hooks(module, layer)
         if choice.backend == MEASURE:
             measure_at_first_use(layer)
@@ -329,7 +337,7 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
 
     Layers that shared parameters share the dense weight.
     """
-    dense = dense_twin_of(layer)
+    dense = layer.origin.restore(dense_twin_of(layer)) if layer.origin else dense_twin_of(layer)
     leading = layer.leading()
     if id(leading) not in weights:
         mean = layer.backend.weight(leading.detach(), layer.pattern, layer.layout, None)
