@@ -24,6 +24,7 @@ from gossamer.nn.candidates import (
     as_patterns,
     dense_twin_of,
     find_candidates,
+    matches,
     twin_of,
 )
 from gossamer.nn.dropout import forget_dropout
@@ -71,6 +72,7 @@ def to_bayesian(
     absent_variance: AbsentVariance = "none",
     include: Iterable[Pattern] | None = None,
     exclude: Iterable[Pattern] = (),
+    shared: Iterable[Pattern] = (),
     backend: str = AUTO,
     generator: torch.Generator | None = None,
     inplace: bool = False,
@@ -100,6 +102,9 @@ def to_bayesian(
         include: Only modules whose dotted name matches a pattern, or of a listed class; default
             all.
         exclude: Never these.
+        shared: Modules that are called several times in one forward pass, such as the cell of a
+            recurrent network: all calls of a pass see one draw of their weights. Modules under two
+            names, or with one Parameter, need not be listed.
         backend: ``auto`` chooses per layer by a fixed rule (docs/native.md), ``measure`` by timing
             both backends on the first training input; or ``native``, ``masked``.
         generator: Source of the random support; torch's default generator if ``None``.
@@ -146,6 +151,7 @@ def to_bayesian(
             rescale=rescale,
             include=None if include is None else as_patterns(include),
             exclude=as_patterns(exclude),
+            shared=as_patterns(shared),
             backend=backend,
             noisy=True,
             generator=generator,
@@ -237,6 +243,15 @@ class _Choice:
     backend: str
     noisy: bool
     generator: torch.Generator | None
+    shared: Iterable[Pattern] = ()
+
+    def shares(self, candidate: Candidate) -> bool:
+        """Whether several uses of a weight in one forward pass must see one θ."""
+        return candidate.is_shared or any(
+            matches(name, module, self.shared)
+            for name in candidate.names
+            for module in candidate.modules
+        )
 
     def select(self, weight: Tensor, nnz: int) -> tuple[Support, Tensor]:
         """The support of one weight and the values on it, on the weight's device."""
@@ -260,7 +275,8 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     if sparse_layers(model):
         first = next(iter(sparse_layers(model)))
         raise InvalidValue("model", first or "root", "is sparse already", "convert the torch model")
-    for key, patterns in (("include", choice.include or ()), ("exclude", choice.exclude)):
+    named = {"include": choice.include or (), "exclude": choice.exclude, "shared": choice.shared}
+    for key, patterns in named.items():
         require_matches(model, key, patterns)
     model = model if inplace else copy.deepcopy(model)
     candidates = find_candidates(model, choice.include, choice.exclude)
@@ -273,7 +289,7 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     if choice.backend != "masked":
         use_native_batchnorm(model)
     link_adjacent(model)  # whatever the backends: a run may go on with others
-    if any(c.is_shared for c in candidates):
+    if any(map(choice.shares, candidates)):
         model.register_forward_pre_hook(begin_shared_draws)
         model.register_forward_hook(end_shared_draws)
     warn_of_partial(model, choice.exclude)
@@ -296,7 +312,7 @@ def _replace(
     kept, values = choice.select(weight.detach(), nnz)
     layout = _layout(candidate.modules[0])
     backend = choose(choice.backend, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
-    options: dict[str, Any] = {"backend": backend, "draws_weights": candidate.is_shared}
+    options: dict[str, Any] = {"backend": backend, "draws_weights": choice.shares(candidate)}
     shared: dict[str, nn.Parameter] = {}
     for module in candidate.modules:
         layer = build(module, kept, values, options)
