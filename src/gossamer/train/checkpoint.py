@@ -69,14 +69,15 @@ def save_checkpoint(
         The checkpoint's folder.
 
     Raises:
-        CheckpointError: The disk is full, or an intact checkpoint of this step exists already.
-            What was saved before is intact.
+        CheckpointError: The disk is full, an intact checkpoint of this step exists already, or the
+            folder or an entry of it is a link. What was saved before is intact.
     """
     if keep < 1:
         raise InvalidValue("keep", keep, "must be at least 1", "the newest checkpoint always stays")
     if step < 0:
         raise InvalidValue("step", step, "must not be negative")
     target = folder / f"step-{step:08d}"
+    refuse_links(folder)
     if target.exists() and is_intact(target):
         raise CheckpointError(
             "checkpoint", str(target), "exists and is never overwritten", "resume from it instead"
@@ -192,6 +193,13 @@ def is_intact(path: Path) -> bool:
     except CheckpointError:
         return False
     return True
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise where a folder of checkpoints, or an entry of it or of a checkpoint, is a link."""
+    if folder.is_symlink():
+        raise files.is_a_link(folder)
+    files.refuse_links(folder, *_all(folder))
 
 
 def size_in_bytes(path: Path) -> int:

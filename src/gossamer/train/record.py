@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from gossamer.errors import CheckpointError
-from gossamer.files import finite, not_written
+from gossamer.files import finite, not_written, open_unlinked
 
 
 class Record:
@@ -32,7 +32,9 @@ class Record:
         if resume_step is not None and path.exists():
             _cut(path, resume_step)
         try:
-            self._file: TextIOWrapper = path.open("a", encoding="utf-8", buffering=1, newline="\n")
+            self._file: TextIOWrapper = open(  # noqa: SIM115 (closed by its owner)
+                path, "a", encoding="utf-8", buffering=1, newline="\n", opener=_unlinked
+            )
         except OSError as error:
             raise not_written(path, error) from error
 
@@ -99,7 +101,15 @@ def _cut(path: Path, step: int) -> None:
         if record["step"] > step:
             break
         end = line_end
-    os.truncate(path, end)
+    descriptor = open_unlinked(path, os.O_RDWR)
+    try:
+        os.truncate(descriptor, end)
+    finally:
+        os.close(descriptor)
+
+
+def _unlinked(path: str, flags: int) -> int:
+    return open_unlinked(Path(path), flags)
 
 
 def _lines(path: Path) -> list[tuple[dict[str, Any], int]]:
