@@ -61,3 +61,11 @@ class After:
     def is_set(self) -> bool:
         self.left -= 1
         return self.left <= 0
+
+
+def unseal(run: Path) -> None:
+    """Make the checkpoints of a run those of an earlier version, which knew only themselves."""
+    for path in run.glob("checkpoints/*/checksum.json"):
+        stated = json.loads(path.read_text())
+        del stated["run"]
+        path.write_text(json.dumps(stated))

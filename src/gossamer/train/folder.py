@@ -57,6 +57,11 @@ class RunFolder:
         self._curves = path / "curves.json"
 
     @property
+    def unchanging(self) -> tuple[Path, ...]:
+        """The files that are written once, at the start, and decide what everything else means."""
+        return (self._config, self._preparation)
+
+    @property
     def is_started(self) -> bool:
         """Whether a run lives here."""
         return self._config.exists()
