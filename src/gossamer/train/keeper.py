@@ -61,6 +61,9 @@ class Keeper(Observer):
         if info.swap is not None:
             layers = {name: asdict(layer) for name, layer in info.swap.layers.items()}
             self._record.write("swap", fit.step, {"fraction": info.swap.fraction, "layers": layers})
+        if info.note is not None:
+            self._record.write("note", fit.step, {"text": info.note})
+            self._progress.message(f"step {fit.step}: {info.note}")
         shown = {"accuracy": info.accuracy, "nll": info.nll, "kl": info.kl}
         sparsity = {"sparsity": float(self._size["sparsity"])}
         self._progress.update(fit.epoch + 1, fit.step, {**shown, **sparsity})
