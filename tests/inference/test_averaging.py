@@ -123,7 +123,7 @@ def test_normalisation_learns_at_the_mean_from_the_last_batches():
     [("ngvi", {"initial_curvature": 0.01}), ("ssvi", {"posterior_share": 1.0})],
 )
 def test_normalisation_learns_under_the_noise_that_predicts(name, settings):
-    """A pass sees one draw around the mean; with statistics of the mean, draws would be too wide."""
+    """A pass sees one draw around the mean; under those of the mean draws are too wide."""
     method = built(name, norm=True, **settings)
     passes, at_mean = [], []
     for number, (x, y) in enumerate(batches(), start=1):

@@ -26,10 +26,12 @@ from gossamer.files import (
     gossamer_version,
     not_written,
     read_json,
+    refuse_links,
     write_json,
 )
 from gossamer.prediction.archive import FILE_NAME
 from gossamer.train.assembly import Facts
+from gossamer.train.checkpoint import refuse_links as refuse_checkpoint_links
 from gossamer.train.config import RunConfig
 
 _BEFORE_CONFIG = {"lock", "environment.json", "preparation.json"}
@@ -55,6 +57,11 @@ class RunFolder:
         self._curves = path / "curves.json"
 
     @property
+    def unchanging(self) -> tuple[Path, ...]:
+        """The files that are written once, at the start, and decide what everything else means."""
+        return (self._config, self._preparation)
+
+    @property
     def is_started(self) -> bool:
         """Whether a run lives here."""
         return self._config.exists()
@@ -73,11 +80,13 @@ class RunFolder:
                 "holds a run and is never overwritten",
                 "continue it with --resume or choose another --out",
             )
-        if self.path.exists() and (not self.path.is_dir() or self._foreign()):
+        self.refuse_links()
+        foreign = self._foreign()
+        if foreign is not None:
             raise CheckpointError(
                 "run folder",
                 str(self.path),
-                "exists and is not a run folder",
+                f"exists and is not a run folder{foreign}",
                 "choose another --out",
             )
 
@@ -87,13 +96,23 @@ class RunFolder:
             raise CheckpointError(
                 "run folder", str(self.path), "does not exist", "start it without --resume"
             )
-        if not self.is_started and (self._foreign() or not any(self.path.iterdir())):
+        self.refuse_links()
+        foreign = self._foreign()
+        if not self.is_started and (foreign is not None or not any(self.path.iterdir())):
             raise CheckpointError(
                 "run folder",
                 str(self.path),
-                "is not a run folder (no config.json)",
+                f"is not a run folder (no config.json{foreign or ''})",
                 "start a run without --resume in an empty one",
             )
+
+    def refuse_links(self) -> None:
+        """Raise where an entry is a link: a run writes, cuts and deletes what is in its folder.
+
+        Reading goes through links: a run that is only predicted from may be a set of them.
+        """
+        refuse_links(self.path)
+        refuse_checkpoint_links(self.checkpoints)
 
     def make(self) -> None:
         """Make the folder."""
@@ -158,8 +177,12 @@ class RunFolder:
         values: dict[str, Any] = read_json(self._metrics)
         return values
 
-    def _foreign(self) -> bool:
-        return any(
-            p.name not in _BEFORE_CONFIG and not p.name.startswith(TEMPORARY)
-            for p in self.path.iterdir()
-        )
+    def _foreign(self) -> str | None:
+        """What shows that no run began here, for a message; ``None`` where nothing does."""
+        if not self.path.exists():
+            return None
+        if not self.path.is_dir():
+            return ""
+        names = {p.name for p in self.path.iterdir() if not p.name.startswith(TEMPORARY)}
+        names -= _BEFORE_CONFIG
+        return f": it holds {min(names)}" if names else None

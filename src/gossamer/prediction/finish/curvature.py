@@ -56,6 +56,7 @@ def class_head(
         raise InvalidData("features of held-out rows", None, "must be finite", "check the weights")
     read, level, rest, others = largest(layer, second / count, rank)
     curvature, rotation = torch.linalg.eigh(curve * (num_data / count))
+    rotation = rotation.contiguous()  # as a file gives it back: products round by the layout
     curvature = curvature.clamp(min=0.0)
     prior = prior_precision(
         torch.cat([level, level.new_full((others,), rest)]),
