@@ -284,8 +284,8 @@ class TestEntryPoints:
 
         right = geometry(layer.layout, tuple(x.shape))
         bad = type(right).from_buffer_copy(right)
-        if field == "kernel":
-            bad.kernel[2] = value
+        if field in ("kernel", "stride"):
+            getattr(bad, field)[2] = value
         else:
             setattr(bad, field, value)
         pattern = view(positions_of(layer.pattern), tuple(orders_of(layer.pattern)), layer.layout)
