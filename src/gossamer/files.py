@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -299,24 +298,3 @@ def gossamer_version() -> str:
         return version("gossamer")
     except PackageNotFoundError:
         return "unknown"
-
-
-def environment() -> dict[str, Any]:
-    """Versions and machine: what a result, or bit-for-bit continuation, may depend on."""
-    # Here and not above: whoever only reads files needs none of them.
-    import numpy
-    import safetensors
-    import torch
-
-    return {
-        "gossamer": gossamer_version(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": numpy.__version__,
-        "safetensors": safetensors.__version__,
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }

@@ -22,7 +22,6 @@ from gossamer.data import Preparation
 from gossamer.errors import CheckpointError, GossamerError
 from gossamer.files import (
     TEMPORARY,
-    environment,
     gossamer_version,
     not_written,
     read_json,
@@ -33,6 +32,7 @@ from gossamer.prediction.archive import FILE_NAME
 from gossamer.train.assembly import Facts
 from gossamer.train.checkpoint import refuse_links as refuse_checkpoint_links
 from gossamer.train.config import RunConfig
+from gossamer.train.environment import environment
 
 _BEFORE_CONFIG = {"lock", "environment.json", "preparation.json"}
 """What a run killed in its first moment may have left: config.json is written after these."""

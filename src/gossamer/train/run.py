@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from gossamer.errors import CheckpointError, InvalidValue
-from gossamer.files import FolderLock, environment, remove_leftovers
+from gossamer.files import FolderLock, remove_leftovers
 from gossamer.train import evaluation
 from gossamer.train.assembly import Assembly, assemble
 from gossamer.train.checkpoint import (
@@ -26,6 +26,7 @@ from gossamer.train.checkpoint import (
 )
 from gossamer.train.config import RunConfig
 from gossamer.train.device import device_of, own_noise, portable, resolve_device
+from gossamer.train.environment import environment
 from gossamer.train.evaluation import VALIDATION_SAMPLES, Metrics
 from gossamer.train.examples import Batches
 from gossamer.train.finishing import check_finish, finished
