@@ -79,7 +79,7 @@ class NativeBackend:
         """See ``Backend.product``."""
         if not _runs(x, values, pattern, layout, bias):
             return _MASKED.product(x, values, pattern.bare, layout, bias, growth)
-        _require_count("weight_mean or weight_values", values, pattern)
+        _require_count("values of the weights", values, pattern)
         shaped = _Shaped(x, layout)
         call = shaped.call(pattern, growth)
         return shaped.restore(product(shaped.x, values, bias, call))
@@ -98,8 +98,8 @@ class NativeBackend:
         """See ``Backend.local``."""
         if variance.dtype != mean.dtype or not _runs(x, mean, pattern, layout, bias):
             return _MASKED.local(x, mean, variance, pattern.bare, layout, bias, seed, growth)
-        _require_count("weight_mean", mean, pattern)
-        _require_count("weight_raw_std", variance, pattern)
+        _require_count("means of the weights", mean, pattern)
+        _require_count("variances of the weights", variance, pattern)
         shaped = _Shaped(x, layout)
         call = shaped.call(pattern, growth)
         return shaped.restore(local(shaped.x, mean, variance, bias, seed, call))
@@ -116,8 +116,8 @@ class NativeBackend:
         """See ``Backend.moments``."""
         if not _runs(x, mean, pattern, layout, bias):
             return _MASKED.moments(x, mean, variance, pattern.bare, layout, bias)
-        _require_count("weight_mean", mean, pattern)
-        _require_count("weight_raw_std", variance, pattern)
+        _require_count("means of the weights", mean, pattern)
+        _require_count("variances of the weights", variance, pattern)
         shaped = _Shaped(x, layout)
         call = shaped.call(pattern, None)
         centre, spread = moments(shaped.x, mean, variance, bias, call)
@@ -135,8 +135,8 @@ class NativeBackend:
     ) -> Tensor:
         """See ``Backend.samples``."""
         if _runs(x, mean, pattern, layout, bias) and runs_together(layout):
-            _require_count("weight_mean", mean, pattern)
-            _require_count("weight_raw_std", std, pattern)
+            _require_count("means of the weights", mean, pattern)
+            _require_count("deviations of the weights", std, pattern)
             shaped = _Shaped(x, layout)
             call = shaped.call(pattern, None)
             return shaped.restore(together(shaped.x, mean, std, bias, seeds, call))

@@ -61,7 +61,9 @@ def second_moment(mean: Tensor, raw: Tensor) -> float:
     """Σ (mean² + softplus(raw)²), summed in double and in one order for any number of threads."""
     if mean.numel() != raw.numel():
         raise InvalidData(
-            "weight_raw_std", tuple(raw.shape), f"must have the shape of the means, {mean.shape}"
+            "deviations of the weights",
+            tuple(raw.shape),
+            f"must have the shape of the means, {mean.shape}",
         )
     mean, raw, total = mean.detach().contiguous(), raw.detach().contiguous(), ctypes.c_double()
     library.check(
@@ -108,7 +110,9 @@ def _run_kl(mean: Tensor, raw: Tensor, prior_std: float, saves: bool) -> tuple[T
     """The sum and, if it is kept, the gradient of ``raw``: one logarithm and softplus for both."""
     if mean.numel() != raw.numel():
         raise InvalidData(
-            "weight_raw_std", tuple(raw.shape), f"must have the shape of the means, {mean.shape}"
+            "deviations of the weights",
+            tuple(raw.shape),
+            f"must have the shape of the means, {mean.shape}",
         )
     mean, raw = mean.contiguous(), raw.contiguous()
     raw_grad = raw.new_empty(raw.shape if saves else [0])
