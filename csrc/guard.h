@@ -7,8 +7,7 @@
 
 namespace gs {
 
-constexpr int64_t MOST = int64_t{1} << 40;          // of one number of a shape
-constexpr int64_t MOST_WEIGHTS = int64_t{1} << 31;  // positions are 32-bit
+constexpr int64_t MOST = int64_t{1} << 31;          // of one number of a shape
 constexpr int64_t MOST_VALUES = int64_t{1} << 53;   // of one array: byte offsets stay far from 2^63
 
 // Whether the product of sizes, each in [1, MOST), stays below a limit.
@@ -30,7 +29,7 @@ inline bool is_weight(const GsGeometry* g) {
     if (!multiplies({g->kernel[d], g->dilation[d]}, MOST)) return false;
   }
   const int64_t* k = g->kernel;
-  return multiplies({g->outputs, g->channels / g->groups, k[0], k[1], k[2]}, MOST_WEIGHTS) &&
+  return multiplies({g->outputs, g->channels / g->groups, k[0], k[1], k[2]}, MOST) &&
          multiplies({g->channels, g->stride[0], g->stride[1], g->stride[2]}, MOST);
 }
 
