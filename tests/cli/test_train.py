@@ -101,7 +101,7 @@ def test_quiet_says_nothing_beside_the_result(gossamer: Callable[..., Any]) -> N
         (("--set", "hidden=12"), "hidden = 12: must be a list of whole numbers; e.g. [64, 64]"),
         (("--sparsity", "1"), "sparsity = 1: must lie in [0, 1)"),
         (("--sparsity", "-1"), "sparsity = -1: must lie in [0, 1)"),
-        (("--sparsity", "most"), "sparsity = most: must be a number; see gossamer methods rigl"),
+        (("--sparsity", "most"), "sparsity = most: must be a number; see gossamer methods ngvi"),
         (("--sparsity", "0.9999"), "one would be empty; use at most"),
         (("--method", "dense_vi", "--sparsity", "0.5"), "of dense_vi"),
         (("--batch-size", "201"), "batch_size = 201: must not exceed the number of training"),
