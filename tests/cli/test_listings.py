@@ -90,10 +90,10 @@ def two(trained: Path, tmp_path: Path) -> tuple[str, str]:
 
 def test_compare(gossamer: Callable[..., Any], two: tuple[str, str]) -> None:
     (row,) = gossamer("compare", *two, "--json").json
-    assert (row["method"], row["seeds"], row["n"]) == ("rigl", [0, 1], 2)
+    assert (row["method"], row["seeds"], row["n"]) == ("ngvi", [0, 1], 2)
     metrics = json.loads(Path("runs/a/metrics.json").read_text())
     assert row["accuracy"] == metrics["accuracy"]
-    assert "rigl" in gossamer("compare", *two).out
+    assert "ngvi" in gossamer("compare", *two).out
     assert "is not a folder" in gossamer("compare", "runs/a", "runs/c").error
 
 
