@@ -13,6 +13,8 @@ from cases.zoo import SelfAttention, encoder_layer
 from gossamer.nn import BayesianLayer, sparse_layers, stochastic
 from gossamer.ops import normal_like
 
+pytestmark = pytest.mark.filterwarnings("ignore:only .* weights of linear maps:UserWarning")
+
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # float64, other order of sums
 
 

@@ -14,6 +14,8 @@ from cases.zoo import OneParameter, TiedHead, TwoNames, convnet, encoder_layer, 
 from gossamer.errors import InvalidValue
 from gossamer.nn import sparse_layers
 
+pytestmark = pytest.mark.filterwarnings("ignore:only .* weights of linear maps:UserWarning")
+
 
 class Doubled(nn.Module):
     def forward(self, x):

@@ -114,6 +114,7 @@ def test_references_outside_of_the_registry_are_turned(way):
 
 @pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm])
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*")
+@pytest.mark.filterwarnings("ignore:only .* weights of linear maps:UserWarning")
 def test_normed_weights(norm):
     net = nn.Sequential(norm(nn.Linear(4, 4)), nn.ReLU(), nn.Linear(4, 2)).eval()
     bnn = gs.to_bayesian(net, exclude=["0*"], posterior_std=0.3, inplace=True).eval()

@@ -216,3 +216,49 @@ def test_a_module_with_a_kl_alone_is_in_the_sampling_context():
     with gs.sampling(model, seed=1):
         assert model.sampling_state.noise == "weight"
     assert model.sampling_state is None
+
+
+class Recurrent(nn.Module):
+    """Calls one cell several times in a pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        h = torch.tanh(self.cell(x))
+        self.difference = self.cell(h) - self.cell(h)
+        return self.head(self.cell(h))
+
+
+@pytest.mark.parametrize("shared", [["cell"], "cell", "c*"])
+@pytest.mark.parametrize("backend", ["native", "masked"])
+def test_calls_of_a_named_module_see_one_draw_in_a_pass(shared, backend):
+    """Unnamed, each call has local noise of its own, as the docs say."""
+    torch.manual_seed(0)
+    net, x = Recurrent(), torch.randn(5, 6)
+    plain = gs.to_bayesian(net, 0.5, posterior_std=0.3, backend=backend).train()
+    plain(x)
+    assert plain.difference.abs().max() > 0.01
+    bnn = gs.to_bayesian(net, 0.5, posterior_std=0.3, shared=shared, backend=backend).train()
+    assert (bnn.cell.draws_weights, bnn.head.draws_weights) == (True, False)
+    first, second = bnn(x), bnn(x)
+    assert torch.equal(bnn.difference, torch.zeros(5, 6))
+    assert not torch.equal(first, second), "another pass, another θ"
+    assert "shared" in str(gs.summary(bnn))
+
+
+def test_a_named_module_takes_part_in_the_first_swap():
+    """Its gradients are summed from the start; others show themselves at a swap and sit it out."""
+    torch.manual_seed(0)
+    bnn = gs.to_bayesian(Recurrent(), 0.5, shared=["cell"]).train()
+    opt = torch.optim.Adam(gs.parameter_groups(bnn, lr=1e-2))
+    subspace = gs.Subspace(bnn, opt, total_steps=20, update_every=1, swap_fraction=0.5)
+    bnn(torch.randn(8, 6)).square().mean().backward()
+    opt.step()
+    assert subspace.step().layers["cell"].added > 0
+
+
+def test_a_shared_name_that_matches_nothing_is_an_error():
+    with pytest.raises(InvalidValue, match="shared = 'sell': matches no module"):
+        gs.to_bayesian(Recurrent(), shared=["sell"])

@@ -75,7 +75,7 @@ class Cycles:
             rule = SwapCycles(
                 self.ends, config.swap_fraction, config.end_fraction, config.update_every
             )
-            method.subspace.follow(rule)
+            method.subspace.use_schedule(rule)
 
     @property
     def name(self) -> str:

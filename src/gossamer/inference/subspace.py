@@ -11,7 +11,7 @@ replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -37,7 +37,16 @@ from gossamer.errors import InvalidValue, NonFinite, UnknownName
 from gossamer.inference.addition_passes import rank_by_passes
 from gossamer.inference.group import ALONE, Group
 from gossamer.inference.objective import warn_of_decay
+from gossamer.inference.swappable import (
+    Stepped,
+    as_sequence,
+    holders,
+    require_group,
+    require_optimizers,
+    require_whole,
+)
 from gossamer.nn import Weight, move, require_movable, require_weights, scale_parameters
+from gossamer.nn.followers import Follower, require_followed
 from gossamer.ops import Growth
 
 MAX_POSTPONED = 10
@@ -97,11 +106,15 @@ class Subspace:
 
     Args:
         model: Converted by ``to_bayesian`` or ``to_sparse``.
-        optimizer: Holds every sparse parameter that requires a gradient.
+        optimizer: Holds every sparse parameter that requires a gradient; or several that do so
+            together.
         total_steps: Optimiser steps of the whole run.
         rule: How the support moves.
         budget: How many weights each layer keeps; every layer its own number by default.
         group: The processes that train together; it sums gradients before they are ranked.
+        follow: Averages of the model (``torch.optim.swa_utils.AveragedModel``, or other copies
+            with the same layers), which move as the optimiser's state does. One that is not told
+            of is refused at the next swap.
         accumulate: Backward passes of one step, whose gradients are one: they are summed in a dense
             buffer per layer. 1 lets the last pass before ``step()`` count.
         generator: For ``addition="random"``; by default seeded from torch's generator.
@@ -122,20 +135,26 @@ class Subspace:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         *,
         total_steps: int,
         rule: SwapRule | None = None,
         budget: Budget | None = None,
         group: Group = ALONE,
+        follow: Iterable[nn.Module] = (),
         accumulate: int = 1,
         generator: torch.Generator | None = None,
         **settings: Any,
     ) -> None:
         rule = _changed(rule or SwapRule(), settings)
         self.model = model
-        self.optimizer = optimizer
-        self.weights = [weight for weight in require_weights(model) if weight.is_trained]
+        self.optimizers = as_sequence(optimizer)
+        self._all = require_weights(model)
+        require_group(model, group)
+        require_whole(model, self._all)
+        require_optimizers(self.optimizers)
+        self.weights = [weight for weight in self._all if weight.is_trained]
+        self.followers = [Follower(model, copy) for copy in follow]
         self.rule: AdditionRule = addition_rule(rule.addition)
         self.addition = rule.addition
         has_std = all(self._std(weight) is not None for weight in self.weights)
@@ -164,6 +183,8 @@ class Subspace:
         self.steps = 0
         self.postponed = 0
         self.reused: set[str] = set()
+        self._joined: set[str] = set()
+        self._stepped = Stepped()
         self._check()
         self._prepare_next()
 
@@ -200,7 +221,7 @@ class Subspace:
             return None
         return self._finish(self._swap(fraction))
 
-    def follow(self, schedule: Swaps) -> None:
+    def use_schedule(self, schedule: Swaps) -> None:
         """Swap by another schedule from now on; it is no part of the state."""
         self.schedule = schedule
         self._prepare_next()
@@ -223,28 +244,51 @@ class Subspace:
         self._prepare_next()
 
     def _check(self) -> None:
-        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        held = holders(self.optimizers)
         names = {id(p): name for name, p in self.model.named_parameters()}
         for weight in self.weights:
-            if self.removal in NEEDS_STD and self._std(weight) is None:
-                raise InvalidValue(
-                    "removal",
-                    self.removal,
-                    f"needs a standard deviation, which layer {weight.title} has not",
-                    "use 'mean_abs' for deterministic layers",
-                )
             for vector in weight.layer.vectors:
                 if vector.parameter.requires_grad and id(vector.parameter) not in held:
                     raise InvalidValue(
                         "optimizer",
-                        type(self.optimizer).__name__,
+                        ", ".join(type(optimizer).__name__ for optimizer in self.optimizers),
                         f"lacks the parameter {names[id(vector.parameter)]}",
                         "build it from gossamer.parameter_groups(model, lr=…) after conversion",
                     )
-        warn_of_decay(self.optimizer, scale_parameters(self.model))
+            self._join(weight)
+        for optimizer in self.optimizers:
+            warn_of_decay(optimizer, scale_parameters(self.model))
+
+    def _join(self, weight: Weight) -> None:
+        """A weight takes part in swaps from now on."""
+        if self.removal in NEEDS_STD and self._std(weight) is None:
+            raise InvalidValue(
+                "removal",
+                self.removal,
+                f"needs a standard deviation, which layer {weight.title} has not",
+                "use 'mean_abs' for deterministic layers",
+            )
+        self._joined.add(weight.name)
+        self._stepped.note([weight])
+
+    def _choose_weights(self) -> None:
+        """Layers may be frozen and set free during a run; an optimiser has to hold them."""
+        trained = [weight for weight in self._all if weight.is_trained]
+        held = set()
+        if any(weight.name not in self._joined for weight in trained):
+            held = holders(self.optimizers)
+        for weight in trained:
+            if weight.name not in self._joined and all(
+                id(vector.parameter) in held
+                for vector in weight.layer.vectors
+                if vector.parameter.requires_grad
+            ):
+                self._join(weight)
+        self.weights = [weight for weight in trained if weight.name in self._joined]
 
     def _prepare_next(self) -> None:
         """Arm the layers if the next step swaps by training gradients, else disarm them."""
+        self._choose_weights()
         if self.is_due and self.rule.gradient and not self.rule.own_pass:
             self._arm(keep_dense=False)
         else:
@@ -276,7 +320,7 @@ class Subspace:
                 each.growth = growth
 
     def _disarm(self) -> None:
-        for weight in self.weights:
+        for weight in self._all:
             for layer in weight.layers:
                 layer.growth = None
 
@@ -321,14 +365,36 @@ class Subspace:
         scored = [(weight, self._scores(weight)) for weight in self.weights]
         known = [(weight, scores) for weight, scores in scored if scores is not None]
         plans = plan_swaps([scores for _, scores in known], self.budget)
-        require_movable(self.optimizer, [weight for weight, _ in known])
+        moving = [weight for weight, _ in known]
+        self._require_movable(moving)
         layers = {}
         for (weight, _), plan in zip(known, plans, strict=True):
-            move(weight, plan.support, plan.source, sigma=self.sigma, optimizer=self.optimizer)
+            move(
+                weight,
+                plan.support,
+                plan.source,
+                sigma=self.sigma,
+                optimizer=self.optimizers,
+                followers=[follower.twin_of(weight) for follower in self.followers],
+            )
             layers[weight.name] = LayerSwap(
                 plan.support.nnz, plan.removed.numel(), plan.added.numel()
             )
+        self._stepped.note(moving)
         return SwapInfo(self.steps, fraction, layers)
+
+    def _require_movable(self, moving: list[Weight]) -> None:
+        require_movable(self.optimizers, moving, grows=True)
+        with_gradient = [
+            weight
+            for weight in moving
+            if weight.values.grad is not None
+            or (weight.layer.growth is not None and weight.layer.growth.is_filled)
+        ]
+        self._stepped.require_state(self.optimizers, with_gradient)
+        require_followed(self._all, self.followers)
+        for follower in self.followers:
+            follower.require_same_support(self._all)
 
     def _scores(self, weight: Weight) -> LayerScores | None:
         """What the swap of a weight is decided by; ``None`` where there is nothing to swap."""
@@ -376,8 +442,9 @@ class Subspace:
     def _std(self, weight: Weight) -> Tensor | None:
         """σ of a weight: its layer's, or that of an optimiser which holds the posterior."""
         std = weight.layer.marginal_std
-        if std is None and isinstance(self.optimizer, HoldsPosterior):
-            return self.optimizer.std_of(weight.values)
+        for optimizer in self.optimizers:
+            if std is None and isinstance(optimizer, HoldsPosterior):
+                std = optimizer.std_of(weight.values)
         return std
 
     def _removal_scores(self, weight: Weight) -> Tensor:

@@ -23,6 +23,7 @@ from gossamer.nn.linear import BayesianLinear, SparseLinear
 from gossamer.nn.moving import adopt, move, move_parameter, require_movable, state_on
 from gossamer.nn.seeding import at_mean, holding_draws, sampling, sampling_together
 from gossamer.nn.spread import with_spread
+from gossamer.nn.state_kinds import register_state
 from gossamer.nn.stochastic import (
     NeedsOwnPass,
     Noise,
@@ -80,6 +81,7 @@ __all__ = [
     "kl_divergence",
     "move",
     "move_parameter",
+    "register_state",
     "require_movable",
     "require_weights",
     "restore_backends",

@@ -17,8 +17,10 @@ from gossamer.core.sigma_init import SigmaRule
 from gossamer.core.support import Support, check_indices
 from gossamer.errors import InvalidValue
 from gossamer.nn.absent import AbsentWeights
+from gossamer.nn.origin import Origin
 from gossamer.nn.stochastic import NeedsOwnPass, Noise
 from gossamer.nn.vector import Vector
+from gossamer.nn.watch import Watched, identity
 from gossamer.ops import (
     Backend,
     Growth,
@@ -28,7 +30,6 @@ from gossamer.ops import (
     gaussian,
     get_backend,
     in_backward,
-    version_of,
 )
 
 FreshMoment = Callable[[Literal[1, 2], Tensor], Tensor | float]
@@ -48,7 +49,7 @@ def fresh_moment(order: Literal[1, 2], kept: Tensor) -> Tensor | float:
     return kept.mean() if order == 2 else 0.0
 
 
-class SparseLayer(nn.Module):
+class SparseLayer(Watched):
     """A linear map whose weight lives on a support.
 
     Args:
@@ -65,6 +66,7 @@ class SparseLayer(nn.Module):
         in_shared_forward: Whether the converted root is in that forward pass.
         stand_in: Computes the layer in place of its own backend, for a while; it must take the
             pattern of that.
+        origin: What the torch module was, where that was not torch's own class.
         products: Sparse products of a training pass: two where the output has a variance.
     """
 
@@ -73,6 +75,7 @@ class SparseLayer(nn.Module):
     indices: Tensor | None
     bias: nn.Parameter | None
     stand_in: Backend | None = None
+    origin: Origin | None = None
 
     def __init__(
         self,
@@ -97,6 +100,7 @@ class SparseLayer(nn.Module):
         self.register_buffer("indices", support.indices)
         self._derived_from: tuple[int, int] | None = None
         self._pattern: Pattern | None = None
+        self.note_support()
         self.refresh_pattern()
 
     @property
@@ -127,11 +131,11 @@ class SparseLayer(nn.Module):
 
     def _apply(self, *args: Any, **kwargs: Any) -> SparseLayer:
         self._pattern = None  # holds the buffers that a move replaces
-        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        super()._apply(*args, **kwargs)
         return self
 
     def _is_stale(self) -> bool:
-        return self.indices is not None and _identity(self.indices) != self._derived_from
+        return self.indices is not None and identity(self.indices) != self._derived_from
 
     def refresh_pattern(self) -> None:
         """Derive anew what the backend needs; after every change of ``indices``.
@@ -148,7 +152,7 @@ class SparseLayer(nn.Module):
                 held.copy_(tensor)
             else:
                 self.register_buffer(name, tensor, persistent=False)
-        self._derived_from = None if self.indices is None else _identity(self.indices)
+        self._derived_from = None if self.indices is None else identity(self.indices)
         self._pattern = None
 
     @property
@@ -236,12 +240,19 @@ class SparseLayer(nn.Module):
     def weight(self) -> Tensor:
         """The dense weight, zero off the support, differentiable.
 
-        For parents that read it instead of calling the layer.
+        For parents that read it instead of calling the layer. Writing to it changes nothing, which
+        the layer's next use reports.
         """
+        self.require_unwritten()
+        return self.show(self.computed_weight(), self.leading())
+
+    def computed_weight(self) -> Tensor:
+        """``weight``, for those who do not write to it."""
         return self.backend.weight(self.current_values(), self.pattern, self.layout, self.growth)
 
     def forward(self, x: Tensor) -> Tensor:
         """The linear map of ``x``."""
+        self.require_unwritten()
         return self.compute(x, self.layout)
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:
@@ -260,6 +271,7 @@ class SparseLayer(nn.Module):
         if stored is not None:
             check_indices(stored, self.layout.numel, prefix + "indices")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self.note_support()
         self.refresh_pattern()
 
     def extra_repr(self) -> str:
@@ -415,10 +427,9 @@ class BayesianLayer(AbsentWeights, SparseLayer):
             return self.weight_mean
         return draw(self.weight_mean, self.weight_std, self.seed("weight"))
 
-    @property
-    def weight(self) -> Tensor:
+    def computed_weight(self) -> Tensor:
         """As everywhere; a draw has noise off the support too where absent weights have some."""
-        found, absent = super().weight, self.absent()
+        found, absent = super().computed_weight(), self.absent()
         if absent is None or self.noise() is None:
             return found
         return found + absent.draw(self.seed("weight")).to(found.dtype)
@@ -477,8 +488,3 @@ def _require_rows(x: Tensor, rows: int | None, layout: Layout) -> None:
     if x.dim() != expected or x.shape[0] != rows:
         rule = f"needs {rows} rows, sample by sample, on the first of {expected} axes"
         raise NeedsOwnPass("input of a layer", tuple(x.shape), rule, "run the samples in turn")
-
-
-def _identity(indices: Tensor) -> tuple[int, int]:
-    """Where the positions lie and how often they were changed there."""
-    return indices.data_ptr(), version_of(indices)

@@ -18,6 +18,8 @@ from gossamer.ops import Layout
 
 Pattern = str | type[nn.Module]
 
+LEFT_OUT = "left out by include or exclude"
+
 
 @dataclass(frozen=True)
 class Twin:
@@ -108,8 +110,8 @@ def find_candidates(
     model: nn.Module, include: Iterable[Pattern] | None = None, exclude: Iterable[Pattern] = ()
 ) -> list[Candidate]:
     """The convertible weights of ``model``, each once, in the order of registration."""
-    wanted = None if include is None else _patterns(include)
-    unwanted = _patterns(exclude)
+    wanted = None if include is None else as_patterns(include)
+    unwanted = as_patterns(exclude)
     names: dict[int, list[str]] = {}
     modules: dict[int, dict[int, nn.Module]] = {}
     refused = set()
@@ -119,9 +121,7 @@ def find_candidates(
         key = id(module.weight)
         names.setdefault(key, []).append(name)
         modules.setdefault(key, {})[id(module)] = module
-        if _matches(name, module, unwanted) or not (
-            wanted is None or _matches(name, module, wanted)
-        ):
+        if matches(name, module, unwanted) or not (wanted is None or matches(name, module, wanted)):
             refused.add(key)
     # A shared weight is converted in all its places or in none: half would end the sharing.
     return [
@@ -166,7 +166,7 @@ def left_modules(model: nn.Module) -> list[tuple[str, str, int, str]]:
             nn.parameter.is_lazy(p) or p.dim() > 1 for p in own
         ):
             continue
-        reason = why_left(model, module) or "left out by include or exclude"
+        reason = why_left(model, module) or LEFT_OUT
         size = sum(0 if nn.parameter.is_lazy(p) else p.numel() for p in own)
         rows.append((name, type(module).__name__, size, reason))
     return rows
@@ -198,14 +198,14 @@ def _owners(model: nn.Module, weight: nn.Parameter) -> list[nn.Module]:
     return [m for m in model.modules() if _owns(m, weight)]
 
 
-def _patterns(patterns: Iterable[Pattern] | Pattern) -> list[Pattern]:
+def as_patterns(patterns: Iterable[Pattern] | Pattern) -> list[Pattern]:
     """One pattern may be given without a list around it."""
     if isinstance(patterns, str | type):
         return [patterns]
     return list(patterns)
 
 
-def _matches(name: str, module: nn.Module, patterns: Iterable[Pattern]) -> bool:
+def matches(name: str, module: nn.Module, patterns: Iterable[Pattern]) -> bool:
     """Whether a dotted name (shell-style pattern) or a module class is listed."""
     return any(
         fnmatchcase(name, p) if isinstance(p, str) else isinstance(module, p) for p in patterns

@@ -16,26 +16,84 @@ from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
 from gossamer.ops import Layout, resolve_padding
 
 
-class _Transposed(SparseLayer):
+class _ConvShape:
+    """The attributes of torch's convolutions that other code reads."""
+
+    layout: Layout
+
+    @property
+    def in_channels(self) -> int:
+        """Input channels of all groups."""
+        return self.layout.channels
+
+    @property
+    def out_channels(self) -> int:
+        """Output channels of all groups."""
+        return self.layout.fan_out
+
+    @property
+    def kernel_size(self) -> tuple[int, ...]:
+        """Per spatial dimension."""
+        return self.layout.kernel
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """Per spatial dimension."""
+        return self.layout.stride
+
+    @property
+    def padding(self) -> tuple[int, ...] | str:
+        """Per spatial dimension; an uneven one can only come from ``padding="same"``."""
+        even = all(before == after for before, after in self.layout.padding)
+        return tuple(before for before, _ in self.layout.padding) if even else "same"
+
+    @property
+    def dilation(self) -> tuple[int, ...]:
+        """Per spatial dimension."""
+        return self.layout.dilation
+
+    @property
+    def output_padding(self) -> tuple[int, ...]:
+        """Per spatial dimension; 0 unless transposed."""
+        return self.layout.output_padding
+
+    @property
+    def groups(self) -> int:
+        """Channel groups."""
+        return self.layout.groups
+
+    @property
+    def padding_mode(self) -> str:
+        """``zeros``, ``reflect``, ``replicate`` or ``circular``."""
+        return self.layout.padding_mode
+
+    @property
+    def transposed(self) -> bool:
+        """Whether this is a transposed convolution."""
+        return self.layout.is_transposed
+
+
+class _Transposed(_ConvShape, SparseLayer):
     """Adds torch's ``output_size`` argument, which fixes the output padding per call."""
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The transposed convolution of ``x``."""
+        self.require_unwritten()
         if output_size is None:
             return self.compute(x, self.layout)
         extra = _output_padding(x, list(output_size), self.layout)
         return self.compute(x, replace(self.layout, output_padding=extra))
 
 
-class BayesianConv1d(BayesianLayer):
+class BayesianConv1d(_ConvShape, BayesianLayer):
     """Gaussian weights, one dimension."""
 
 
-class BayesianConv2d(BayesianLayer):
+class BayesianConv2d(_ConvShape, BayesianLayer):
     """Gaussian weights, two dimensions."""
 
 
-class BayesianConv3d(BayesianLayer):
+class BayesianConv3d(_ConvShape, BayesianLayer):
     """Gaussian weights, three dimensions."""
 
 
@@ -51,15 +109,15 @@ class BayesianConvTranspose3d(_Transposed, BayesianLayer):
     """Gaussian weights, transposed, three dimensions."""
 
 
-class SparseConv1d(DeterministicLayer):
+class SparseConv1d(_ConvShape, DeterministicLayer):
     """One value per kept weight, one dimension."""
 
 
-class SparseConv2d(DeterministicLayer):
+class SparseConv2d(_ConvShape, DeterministicLayer):
     """One value per kept weight, two dimensions."""
 
 
-class SparseConv3d(DeterministicLayer):
+class SparseConv3d(_ConvShape, DeterministicLayer):
     """One value per kept weight, three dimensions."""
 
 
@@ -101,18 +159,15 @@ _DENSE: dict[tuple[str, int], type[_ConvNd]] = {
 
 
 def dense_conv(layer: SparseLayer) -> _ConvNd:
-    """An uninitialised torch convolution of the same geometry.
-
-    An uneven padding can only come from ``padding="same"``, so that is what it becomes again.
-    """
+    """An uninitialised torch convolution of the same geometry."""
+    assert isinstance(layer, _ConvShape)
     layout = layer.layout
-    even = all(a == b for a, b in layout.padding)
     arguments: dict[str, object] = {
-        "in_channels": layout.fan_in * layout.groups,
-        "out_channels": layout.fan_out,
+        "in_channels": layer.in_channels,
+        "out_channels": layer.out_channels,
         "kernel_size": layout.kernel,
         "stride": layout.stride,
-        "padding": tuple(a for a, _ in layout.padding) if even else "same",
+        "padding": layer.padding,
         "dilation": layout.dilation,
         "groups": layout.groups,
         "bias": layer.bias is not None,

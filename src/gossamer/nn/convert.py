@@ -18,9 +18,19 @@ from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import SparseLayer
 from gossamer.nn.batchnorm import use_native_batchnorm, use_torch_batchnorm
-from gossamer.nn.candidates import Candidate, Pattern, dense_twin_of, find_candidates, twin_of
+from gossamer.nn.candidates import (
+    Candidate,
+    Pattern,
+    as_patterns,
+    dense_twin_of,
+    find_candidates,
+    matches,
+    twin_of,
+)
 from gossamer.nn.dropout import forget_dropout
 from gossamer.nn.measure import forget_measurement, measure_at_first_use
+from gossamer.nn.origin import Origin
+from gossamer.nn.partial import none_to_convert, require_matches, warn_of_partial
 from gossamer.nn.prior import (
     POSTERIOR_SHARE,
     PosteriorStd,
@@ -62,6 +72,7 @@ def to_bayesian(
     absent_variance: AbsentVariance = "none",
     include: Iterable[Pattern] | None = None,
     exclude: Iterable[Pattern] = (),
+    shared: Iterable[Pattern] = (),
     backend: str = AUTO,
     generator: torch.Generator | None = None,
     inplace: bool = False,
@@ -91,6 +102,9 @@ def to_bayesian(
         include: Only modules whose dotted name matches a pattern, or of a listed class; default
             all.
         exclude: Never these.
+        shared: Modules that are called several times in one forward pass, such as the cell of a
+            recurrent network: all calls of a pass see one draw of their weights. Modules under two
+            names, or with one Parameter, need not be listed.
         backend: ``auto`` chooses per layer by a fixed rule (docs/native.md), ``measure`` by timing
             both backends on the first training input; or ``native``, ``masked``.
         generator: Source of the random support; torch's default generator if ``None``.
@@ -135,8 +149,9 @@ def to_bayesian(
             distribution=sparsity_distribution,
             support=support,
             rescale=rescale,
-            include=include,
-            exclude=exclude,
+            include=None if include is None else as_patterns(include),
+            exclude=as_patterns(exclude),
+            shared=as_patterns(shared),
             backend=backend,
             noisy=True,
             generator=generator,
@@ -184,8 +199,8 @@ def to_sparse(
             distribution=sparsity_distribution,
             support=support,
             rescale=rescale,
-            include=include,
-            exclude=exclude,
+            include=None if include is None else as_patterns(include),
+            exclude=as_patterns(exclude),
             backend=backend,
             noisy=False,
             generator=generator,
@@ -228,6 +243,15 @@ class _Choice:
     backend: str
     noisy: bool
     generator: torch.Generator | None
+    shared: Iterable[Pattern] = ()
+
+    def shares(self, candidate: Candidate) -> bool:
+        """Whether several uses of a weight in one forward pass must see one θ."""
+        return candidate.is_shared or any(
+            matches(name, module, self.shared)
+            for name in candidate.names
+            for module in candidate.modules
+        )
 
     def select(self, weight: Tensor, nnz: int) -> tuple[Support, Tensor]:
         """The support of one weight and the values on it, on the weight's device."""
@@ -251,15 +275,13 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     if sparse_layers(model):
         first = next(iter(sparse_layers(model)))
         raise InvalidValue("model", first or "root", "is sparse already", "convert the torch model")
+    named = {"include": choice.include or (), "exclude": choice.exclude, "shared": choice.shared}
+    for key, patterns in named.items():
+        require_matches(model, key, patterns)
     model = model if inplace else copy.deepcopy(model)
     candidates = find_candidates(model, choice.include, choice.exclude)
     if not candidates:
-        raise InvalidValue(
-            "model",
-            type(model).__name__,
-            "has no layer to convert",
-            "it needs a linear or convolution layer that include and exclude let through",
-        )
+        raise none_to_convert(model)
     sizes = [layer_size(c.names[0] or "root", _layout(c.modules[0])) for c in candidates]
     counts = allocate(sizes, choice.sparsity, choice.distribution)
     for candidate, nnz in zip(candidates, counts, strict=True):
@@ -267,9 +289,10 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     if choice.backend != "masked":
         use_native_batchnorm(model)
     link_adjacent(model)  # whatever the backends: a run may go on with others
-    if any(c.is_shared for c in candidates):
+    if any(map(choice.shares, candidates)):
         model.register_forward_pre_hook(begin_shared_draws)
         model.register_forward_hook(end_shared_draws)
+    warn_of_partial(model, choice.exclude)
     return model
 
 
@@ -289,7 +312,7 @@ def _replace(
     kept, values = choice.select(weight.detach(), nnz)
     layout = _layout(candidate.modules[0])
     backend = choose(choice.backend, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
-    options: dict[str, Any] = {"backend": backend, "draws_weights": candidate.is_shared}
+    options: dict[str, Any] = {"backend": backend, "draws_weights": choice.shares(candidate)}
     shared: dict[str, nn.Parameter] = {}
     for module in candidate.modules:
         layer = build(module, kept, values, options)
@@ -305,6 +328,7 @@ def _replace(
             layer.register_parameter(vector.name, parameter)
             parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)
+        layer.origin = Origin.of(module, dense_twin_of(layer))
         move_hooks(module, layer)
         if choice.backend == MEASURE:
             measure_at_first_use(layer)
@@ -329,7 +353,7 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
 
     Layers that shared parameters share the dense weight.
     """
-    dense = dense_twin_of(layer)
+    dense = layer.origin.restore(dense_twin_of(layer)) if layer.origin else dense_twin_of(layer)
     leading = layer.leading()
     if id(leading) not in weights:
         mean = layer.backend.weight(leading.detach(), layer.pattern, layer.layout, None)

@@ -66,11 +66,16 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Summary:
-    """Costs of a model. ``print`` it for a table; ``to_json`` for machines."""
+    """Costs of a model. ``print`` it for a table; ``to_json`` for machines.
+
+    Attributes:
+        others: Parameters outside of the sparse weights: biases, normalisation, what was left.
+    """
 
     rows: tuple[LayerCost, ...]
     unconverted: tuple[Unconverted, ...]
     noisy: tuple[Noisy, ...] = ()
+    others: int = 0
 
     @property
     def nnz(self) -> int:
@@ -86,6 +91,16 @@ class Summary:
     def sparsity(self) -> float:
         """Share of weights removed, exact."""
         return 1.0 - self.nnz / self.numel if self.rows else 0.0
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole network as it is without sparsity and posterior."""
+        return self.numel + self.others
+
+    @property
+    def converted(self) -> float:
+        """Share of those that are weights of sparse layers."""
+        return self.numel / self.parameters if self.parameters else 0.0
 
     @property
     def bytes(self) -> int:
@@ -111,6 +126,8 @@ class Summary:
             "unconverted": [asdict(row) for row in self.unconverted],
             "noisy": [asdict(row) for row in self.noisy],
             "nnz": self.nnz,
+            "parameters": self.parameters,
+            "converted": self.converted,
             "sparsity": self.sparsity,
             "bytes": self.bytes,
             "flop_density": self.flop_density,
@@ -138,6 +155,10 @@ class Summary:
         text.append(
             f"total: {self.nnz} of {self.numel} weights, sparsity {self.sparsity:.6g}, "
             f"weight density {1 - self.sparsity:.4g}{flops}, {self.bytes} bytes"
+        )
+        text.append(
+            f"network: {self.numel} of {self.parameters} parameters ({self.converted:.1%}) are "
+            "weights of sparse layers"
         )
         text += [f"{row.name}: {row.note}" for row in self.rows if row.note]
         text += [
@@ -193,7 +214,15 @@ def summary(model: nn.Module, input_shape: Sequence[int] | None = None) -> Summa
         for name, m in stochastic_modules(model).items()
         if isinstance(m, nn.Module) and not isinstance(m, SparseLayer)
     )
-    return Summary(tuple(rows), left, noisy)
+    sparse = {
+        id(vector.parameter)
+        for weight in weights_of(model)
+        for vector in (*weight.layer.vectors, *weight.layer.factors)
+    }
+    others = sum(
+        p.numel() for p in model.parameters() if id(p) not in sparse and not nn.parameter.is_lazy(p)
+    )
+    return Summary(tuple(rows), left, noisy, others)
 
 
 def _notes(model: nn.Module, weight: Weight) -> list[str]:

@@ -8,11 +8,27 @@ from gossamer.nn.base import BayesianLayer, DeterministicLayer
 from gossamer.ops import Layout
 
 
-class BayesianLinear(BayesianLayer):
+class _LinearShape:
+    """The attributes of ``nn.Linear`` that other code reads."""
+
+    layout: Layout
+
+    @property
+    def in_features(self) -> int:
+        """Input units."""
+        return self.layout.fan_in
+
+    @property
+    def out_features(self) -> int:
+        """Output units."""
+        return self.layout.fan_out
+
+
+class BayesianLinear(_LinearShape, BayesianLayer):
     """``[..., in] → [..., out]`` with a Gaussian on every kept weight."""
 
 
-class SparseLinear(DeterministicLayer):
+class SparseLinear(_LinearShape, DeterministicLayer):
     """``[..., in] → [..., out]`` with one value on every kept weight."""
 
 

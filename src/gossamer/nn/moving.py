@@ -7,9 +7,8 @@ graphs hold; where it changes, data is replaced, between steps and never inside 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,54 +19,54 @@ from gossamer.core.support import Support, check_indices, index_dtype
 from gossamer.core.swap import follow
 from gossamer.errors import InvalidValue
 from gossamer.nn.base import FreshMoment, fresh_moment
+from gossamer.nn.state_kinds import NamesFreshState, kind_of, require_known_state
 from gossamer.nn.walk import Weight, weights_of
 
-FIRST_MOMENTS = frozenset({"exp_avg", "momentum_buffer", "grad_avg", "prev", "ax"})
-"""State that averages gradients or steps."""
-
-SECOND_MOMENTS = frozenset(
-    {
-        "exp_avg_sq",
-        "max_exp_avg_sq",
-        "square_avg",
-        "acc_delta",
-        "sum",
-        "exp_inf",
-        "variance",
-        "step_size",
-        "curvature",
-    }
-)
-"""State that measures the size of gradients."""
+Optimizers = Optimizer | Sequence[Optimizer] | None
+"""One that holds the state of what moves, several, or none."""
 
 
-@runtime_checkable
-class NamesFreshState(Protocol):
-    """An optimiser that says itself what its state of a fresh weight is."""
-
-    def fresh_state(self, parameter: Tensor, name: str) -> float | None:
-        """The value under ``name``; ``None`` where torch's conventions hold."""
-        ...
-
-
-def require_movable(optimizer: Optimizer, weights: Iterable[Weight]) -> None:
-    """Raise, before anything moves, where state of the optimiser could not follow.
+def require_movable(
+    optimizer: Optimizer | Sequence[Optimizer], weights: Iterable[Weight], *, grows: bool = False
+) -> None:
+    """Raise, before anything moves, where state of an optimiser could not follow.
 
     Args:
-        optimizer: Any.
+        optimizer: Any, or several.
         weights: Those that are about to move.
+        grows: Whether fresh weights will enter: every state must then be known.
     """
+    weights = list(weights)
+    for each in _each(optimizer):
+        _require_movable(each, weights, grows)
+
+
+def _require_movable(optimizer: Optimizer, weights: list[Weight], grows: bool) -> None:
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            # One flat vector over all parameters of a group, as IVON's package keeps it.
+            if isinstance(value, Tensor) and value.dim() > 0:
+                raise _immovable(optimizer, name, tuple(value.shape), "a parameter's shape")
     for state in optimizer.state.values():
         for name, value in state.items():
-            if isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value):
-                raise _immovable(optimizer, name, f"{len(value)} tensors", "its parameter's shape")
+            held = list(value.values()) if isinstance(value, dict) else value
+            if isinstance(held, list | tuple) and any(isinstance(v, Tensor) for v in held):
+                raise _immovable(optimizer, name, f"{len(held)} tensors", "its parameter's shape")
+    _require_elementwise(optimizer, weights, grows)
+
+
+def _require_elementwise(optimizer: Optimizer, weights: list[Weight], grows: bool) -> None:
     for weight in weights:
         for vector in weight.layer.vectors:
             shape = vector.parameter.shape
             for name, value in optimizer.state.get(vector.parameter, {}).items():
-                if isinstance(value, Tensor) and value.dim() > 0 and value.shape != shape:
+                if not isinstance(value, Tensor) or value.dim() == 0:
+                    continue
+                if value.shape != shape:
                     wanted = f"the shape {tuple(shape)}"
                     raise _immovable(optimizer, name, tuple(value.shape), wanted)
+                if grows:
+                    require_known_state(optimizer, vector.parameter, name)
 
 
 @torch.no_grad()
@@ -77,7 +76,8 @@ def move(
     source: Tensor,
     *,
     sigma: SigmaRule = mean_of_survivors,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizers = None,
+    followers: Iterable[Weight] = (),
 ) -> None:
     """Give a weight another support: of the same size, smaller or larger.
 
@@ -90,7 +90,9 @@ def move(
         source: int64 ``[support.nnz]``: for each new slot the old slot whose value it takes, or -1
             for a fresh weight.
         sigma: Standard deviation of fresh weights, from that of those that stay.
-        optimizer: One that passed ``require_movable``; its scalars stay.
+        optimizer: One that passed ``require_movable``, or several; their scalars stay.
+        followers: The same weight in copies of the model, such as an average of it. They have the
+            support of ``weight``, and fresh values of their own: σ is by rule from their own.
 
     Example:
         >>> net = gossamer.to_sparse(nn.Linear(3, 1), sparsity=0.0)
@@ -104,7 +106,12 @@ def move(
     layer = weight.layer
     source = source.to(weight.values.device)
     stayed = source[source >= 0]
-    fresh = layer.fresh_values(stayed, sigma) if stayed.numel() < source.numel() else {}
+    grows = stayed.numel() < source.numel()
+    for each in _each(optimizer):  # before the first change
+        _require_elementwise(each, [weight], grows)
+    for follower in followers:
+        move(follower, support, source, sigma=sigma)
+    fresh = layer.fresh_values(stayed, sigma) if grows else {}
     for vector in layer.vectors:
         move_parameter(
             vector.parameter,
@@ -123,7 +130,7 @@ def move_parameter(
     fresh: Tensor | float = 0.0,
     *,
     fresh_moment: FreshMoment = fresh_moment,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizers = None,
 ) -> None:
     """Carry one vector, its gradient and the optimiser's state of it to other slots.
 
@@ -134,11 +141,12 @@ def move_parameter(
         source: int64 ``[m]``: for each new slot the old one whose value it takes, or -1.
         fresh: Value of a slot without an old one.
         fresh_moment: The optimiser's moments of such a slot.
-        optimizer: One whose state of the parameter is scalar or elementwise; scalars stay.
+        optimizer: One, or several, whose state of the parameter is scalar or elementwise; scalars
+            stay.
     """
     source = source.to(parameter.device)
-    if optimizer is not None:
-        _move_state(parameter, source, fresh_moment, optimizer)
+    for each in _each(optimizer):
+        _move_state(parameter, source, fresh, fresh_moment, each)
     grad = parameter.grad
     moved = follow(parameter.detach(), source, fresh)
     moved_grad = None if grad is None else follow(grad, source, 0.0)
@@ -227,11 +235,22 @@ def _place(weight: Weight, support: Support) -> None:
             held.copy_(own)
         else:
             layer.indices = own
+        layer.note_support()
         layer.refresh_pattern()
 
 
+def _each(optimizer: Optimizers) -> Sequence[Optimizer]:
+    if optimizer is None:
+        return ()
+    return optimizer if isinstance(optimizer, Sequence) else (optimizer,)
+
+
 def _move_state(
-    parameter: nn.Parameter, source: Tensor, fresh_moment: FreshMoment, optimizer: Optimizer
+    parameter: nn.Parameter,
+    source: Tensor,
+    fresh_value: Tensor | float,
+    fresh_moment: FreshMoment,
+    optimizer: Optimizer,
 ) -> None:
     stayed = source[source >= 0]
     state = optimizer.state.get(parameter, {})
@@ -241,7 +260,7 @@ def _move_state(
         fresh: Tensor | float = 0.0
         if stayed.numel() < source.numel():
             kept = value[stayed] if stayed.numel() else value
-            fresh = _fresh_state(parameter, name, kept, fresh_moment, optimizer)
+            fresh = _fresh_state(parameter, name, kept, fresh_value, fresh_moment, optimizer)
         moved = follow(value, source, fresh)
         if moved.shape == value.shape:
             value.copy_(moved)
@@ -253,6 +272,7 @@ def _fresh_state(
     parameter: nn.Parameter,
     name: str,
     kept: Tensor,
+    fresh_value: Tensor | float,
     fresh_moment: FreshMoment,
     optimizer: Optimizer,
 ) -> Tensor | float:
@@ -260,19 +280,11 @@ def _fresh_state(
         known = optimizer.fresh_state(parameter, name)
         if known is not None:
             return known
-    return fresh_moment(_order_of(name, optimizer), kept)
-
-
-def _order_of(name: str, optimizer: Optimizer) -> Literal[1, 2]:
-    if name in SECOND_MOMENTS:
-        return 2
-    if name not in FIRST_MOMENTS:
-        warnings.warn(
-            f"state {name!r} of {type(optimizer).__name__} is not known to gossamer: "
-            "fresh weights start with 0 there",
-            stacklevel=8,
-        )
-    return 1
+    require_known_state(optimizer, parameter, name)
+    kind = kind_of(optimizer, name)
+    if kind == "tracks":
+        return fresh_value
+    return fresh_moment(2 if kind == "second" else 1, kept)
 
 
 def _immovable(optimizer: Optimizer, name: str, value: object, wanted: str) -> InvalidValue:

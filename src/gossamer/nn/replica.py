@@ -27,6 +27,7 @@ _FRESH: dict[str, Any] = {
     "in_shared_forward": False,
     "stand_in": None,
     "_pattern": None,
+    "_shown": None,
     "_compiled_call_impl": None,
 }
 """What a pass or a training step notes on a module: a replica begins without it."""

@@ -66,6 +66,7 @@ def _twin(layer: SparseLayer, mean: Tensor, std: Tensor, prior_std: float) -> Ba
         backend=layer.backend.name,
         draws_weights=layer.draws_weights,
     )
+    twin.origin = layer.origin
     move_hooks(layer, twin)
     carry_dropout(layer, twin)
     return twin.train(layer.training)
