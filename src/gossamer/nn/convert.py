@@ -328,7 +328,7 @@ def _replace(
             layer.register_parameter(vector.name, parameter)
             parameter.requires_grad_(weight.requires_grad)
         layer.train(module.training)
-        layer.origin = Origin.of(module, dense_twin_of(layer))
+        layer.origin = Origin.of(module)
         move_hooks(module, layer)
         if choice.backend == MEASURE:
             measure_at_first_use(layer)

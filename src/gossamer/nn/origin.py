@@ -8,6 +8,20 @@ from typing import Any
 
 from torch import nn
 
+_TORCH: dict[type[nn.Module], frozenset[str]] = {
+    type(plain): frozenset(vars(plain))
+    for plain in (
+        nn.Linear(1, 1, device="meta"),
+        nn.Conv1d(1, 1, 1, device="meta"),
+        nn.Conv2d(1, 1, 1, device="meta"),
+        nn.Conv3d(1, 1, 1, device="meta"),
+        nn.ConvTranspose1d(1, 1, 1, device="meta"),
+        nn.ConvTranspose2d(1, 1, 1, device="meta"),
+        nn.ConvTranspose3d(1, 1, 1, device="meta"),
+    )
+}
+"""By class of torch: what stands on every instance of it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Origin:
@@ -22,15 +36,15 @@ class Origin:
     attributes: Mapping[str, Any]
 
     @classmethod
-    def of(cls, module: nn.Module, plain: nn.Module) -> Origin | None:
-        """What distinguishes a module; ``None`` where nothing does.
+    def of(cls, module: nn.Module) -> Origin | None:
+        """What distinguishes a module from torch's own; ``None`` where nothing does.
 
         Args:
-            module: Before its conversion.
-            plain: Torch's own module of its geometry.
+            module: Before its conversion; of a class of ``_TORCH`` or of a subclass.
         """
-        extra = {k: v for k, v in module.__dict__.items() if k not in plain.__dict__}
-        if type(module) is type(plain) and not extra:
+        torchs = next(kind for kind in type(module).__mro__ if kind in _TORCH)
+        extra = {k: v for k, v in module.__dict__.items() if k not in _TORCH[torchs]}
+        if type(module) is torchs and not extra:
             return None
         return cls(type(module), extra)
 

@@ -18,7 +18,7 @@ from gossamer.errors import InvalidData
 from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import BayesianLayer, SparseLayer
 from gossamer.nn.batchnorm import NativeBatchNorm, use_native_batchnorm
-from gossamer.nn.candidates import dense_twin_of, twin_of
+from gossamer.nn.candidates import twin_of
 from gossamer.nn.dropout import attach_dropout, dropout_of
 from gossamer.nn.origin import Origin
 from gossamer.nn.replica import replicate
@@ -132,7 +132,7 @@ def _layer(name: str, module: nn.Module, about: Mapping[str, Any]) -> SparseLaye
         if about.get("absent_prior_std") is not None:
             bayesian.spread_absent(1.0, float(about["absent_prior_std"]))
         layer = bayesian
-    layer.origin = Origin.of(module, dense_twin_of(layer))
+    layer.origin = Origin.of(module)
     return layer
 
 
