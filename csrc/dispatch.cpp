@@ -5,6 +5,7 @@
 #include <new>
 #include <vector>
 
+#include "guard.h"
 #include "isa.h"
 #include "parallel.h"
 #include "plan.h"
@@ -59,24 +60,25 @@ size_t item_size(int dtype) { return dtype == GS_FLOAT64 ? 8 : 4; }
 
 GS_API int gs_forward(const GsGeometry* g, const GsPattern* p, int dtype, const GsForward* f,
                       int threads) {
-  if (g->batch < 1 || (f->y_by_feature && !gs::has_no_space(*g))) return GS_BAD_ARGUMENT;
+  if (!gs::is_call(g, p, dtype, f)) return GS_BAD_ARGUMENT;
   return gs::guarded([&] { gs::isa().forward(*g, *p, dtype, *f, std::max(threads, 1)); });
 }
 
 GS_API int gs_backward(const GsGeometry* g, const GsPattern* p, int dtype, const GsBackward* b,
                        int threads) {
-  if (g->batch < 1 || (b->dx_by_feature && !gs::has_no_space(*g))) return GS_BAD_ARGUMENT;
+  if (!gs::is_call(g, p, dtype, b)) return GS_BAD_ARGUMENT;
   return gs::guarded([&] { gs::isa().backward(*g, *p, dtype, *b, std::max(threads, 1)); });
 }
 
 GS_API int gs_samples(const GsGeometry* g, const GsPattern* p, int dtype, const GsSamples* s,
                       int threads) {
-  if (g->batch < 1) return GS_BAD_ARGUMENT;
+  if (!gs::is_call(g, p, dtype, s)) return GS_BAD_ARGUMENT;
   return gs::guarded([&] { gs::isa().samples(*g, *p, dtype, *s, std::max(threads, 1)); });
 }
 
 GS_API int gs_normal(int dtype, uint64_t seed, uint64_t first, int64_t count, void* out,
                      int threads) {
+  if (!gs::is_dtype(dtype) || !gs::are_there(count, {out})) return GS_BAD_ARGUMENT;
   return gs::guarded([&] {
     gs::parallel_for(gs::ceil_div(count, gs::NORMALS_PER_TASK), threads, [&](int64_t task) {
       const int64_t from = task * gs::NORMALS_PER_TASK;
@@ -89,6 +91,7 @@ GS_API int gs_normal(int dtype, uint64_t seed, uint64_t first, int64_t count, vo
 
 GS_API int gs_normal_at(int dtype, uint64_t seed, const int64_t* counters, int64_t count, void* out,
                         int threads) {
+  if (!gs::is_dtype(dtype) || !gs::are_there(count, {counters, out})) return GS_BAD_ARGUMENT;
   return gs::guarded([&] {
     gs::parallel_for(gs::ceil_div(count, gs::NORMALS_PER_TASK), threads, [&](int64_t task) {
       const int64_t from = task * gs::NORMALS_PER_TASK;
@@ -100,6 +103,7 @@ GS_API int gs_normal_at(int dtype, uint64_t seed, const int64_t* counters, int64
 }
 
 GS_API int gs_posterior(int dtype, const GsPosterior* p, double* sum, int threads) {
+  if (!gs::is_call(dtype, p, sum)) return GS_BAD_ARGUMENT;
   return gs::guarded([&] {
     const int64_t tasks = gs::ceil_div(p->count, gs::WEIGHTS_PER_TASK);
     const size_t item = gs::item_size(dtype);
@@ -131,11 +135,12 @@ GS_API int gs_second_moment(int dtype, int64_t count, const void* mean, const vo
 }
 
 GS_API int gs_batchnorm(int dtype, const GsBatchNorm* b, int threads) {
+  if (!gs::is_call(dtype, b)) return GS_BAD_ARGUMENT;
   return gs::guarded([&] { gs::isa().batchnorm(dtype, *b, threads); });
 }
 
 GS_API int gs_natural(int dtype, const GsNatural* a, int threads) {
-  if (a->task < GS_NATURAL_DRAW || a->task > GS_PLAIN_ADAM || a->count < 0) return GS_BAD_ARGUMENT;
+  if (!gs::is_call(dtype, a)) return GS_BAD_ARGUMENT;
   return gs::guarded([&] {
     gs::parallel_for(gs::ceil_div(a->count, gs::NORMALS_PER_TASK), threads, [&](int64_t task) {
       const int64_t from = task * gs::NORMALS_PER_TASK;
@@ -147,6 +152,7 @@ GS_API int gs_natural(int dtype, const GsNatural* a, int threads) {
 GS_API const char* gs_isa(void) { return gs::isa().name; }
 
 GS_API int gs_use_isa(const char* name) {
+  if (!name) return GS_BAD_ARGUMENT;
   for (const gs::Isa* isa : gs::KNOWN)
     if (std::strcmp(isa->name, name) == 0 && isa->runs_here()) {
       gs::chosen.store(isa);

@@ -43,7 +43,8 @@ struct GsPattern {
 };
 
 enum GsDtype { GS_FLOAT32 = 0, GS_FLOAT64 = 1 };
-// A batch of at least one; threads below one count as one.
+// A batch of at least one; threads below one count as one. Missing arrays and shapes that no layer has
+// are GS_BAD_ARGUMENT (guard.h). Sizes of arrays are not known here: they are the caller's to check.
 enum GsStatus { GS_OK = 0, GS_NO_MEMORY = 1, GS_TOO_LARGE = 2, GS_BAD_ARGUMENT = 3 };
 
 // y = W x + b with noise. What is null decides what is computed:

@@ -1,7 +1,7 @@
 // The two orders of the kept weights, by counting sort.
 #include <vector>
 
-#include "plan.h"
+#include "guard.h"
 
 namespace gs {
 namespace {
@@ -49,11 +49,15 @@ void accumulate(int64_t* ptr, int64_t count) {
 }  // namespace
 }  // namespace gs
 
-GS_API int64_t gs_phases(const GsGeometry* g) { return gs::phases(*g); }
+GS_API int64_t gs_phases(const GsGeometry* g) { return gs::is_weight(g) ? gs::phases(*g) : 0; }
 
 GS_API int gs_pattern(const GsGeometry* geometry, int transposed, int64_t nnz,
                       const int32_t* indices, const GsPatternOut* out) try {
   using namespace gs;
+  if (!is_weight(geometry) || !are_there(nnz, {indices}) || !out || !out->row_ptr || !out->col_ptr ||
+      !are_there(nnz, {out->col_rows}) ||
+      !(transposed ? are_there(nnz, {out->row_cols, out->row_perm}) : are_there(nnz, {out->col_perm})))
+    return GS_BAD_ARGUMENT;
   const GsGeometry& g = *geometry;
   const int64_t taps = volume(g.kernel), per_column = phases(g);
   const int64_t columns = g.channels * per_column, in_group = g.channels / g.groups;

@@ -1,19 +1,21 @@
 """Files for every part of the house: whole or not there, checksummed, guarded by a lock.
 
 A file is written beside its place, synced and renamed, and then the folder is synced: a reader sees
-the old file or the new one. Nothing here needs torch, so that a report reads and writes files on a
-machine without it.
+the old file or the new one. Nothing is written, cut or deleted through a symbolic link, and nothing
+deleted that does not carry our mark: folders come in archives from elsewhere, and archives hold
+links. Nothing here needs torch, so that a report reads and writes files on a machine without it.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
-import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -33,8 +35,59 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-TEMPORARY = ".tmp-"
-"""How every unfinished file or folder is named; whatever starts so may be deleted."""
+TEMPORARY = ".gossamer-tmp-"
+"""How every unfinished file or folder is named: a mark that nobody else uses, since whatever starts
+so may be deleted. Earlier versions wrote ``.tmp-``, which is anybody's: such names are left alone.
+"""
+
+_NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0)  # which Windows has not
+_BINARY: int = getattr(os, "O_BINARY", 0)  # which only Windows has
+
+
+def open_unlinked(path: Path, flags: int) -> int:
+    """``os.open`` that refuses a path whose last part is a symbolic link.
+
+    Raises:
+        CheckpointError: It is one.
+        OSError: It cannot be opened.
+    """
+    if path.is_symlink():
+        raise is_a_link(path)
+    try:
+        return os.open(path, flags | _NO_LINKS, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # it became one in between
+            raise is_a_link(path) from error
+        raise
+
+
+def refuse_links(*folders: Path) -> None:
+    """Raise where an entry of one of these folders is a symbolic link; they may be missing.
+
+    Raises:
+        CheckpointError: It names the entry.
+    """
+    for folder in folders:
+        for path in sorted(_links_in(folder)):
+            raise is_a_link(path)
+
+
+def is_a_link(path: Path) -> CheckpointError:
+    """The error of an entry that leads elsewhere."""
+    return CheckpointError(
+        path.name,
+        str(path),
+        "is a symbolic link, through which nothing is written or deleted",
+        "put the file itself in its place, or remove the link",
+    )
+
+
+def _links_in(folder: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from (Path(entry.path) for entry in entries if entry.is_symlink())
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 def write_json(path: Path, value: object) -> None:
@@ -56,10 +109,14 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically: a reader sees the old content or the new one, never a part.
 
     Raises:
+        CheckpointError: There is a link in its place, which would be lost.
         OSError: It cannot be written; the old file is untouched.
     """
+    if path.is_symlink():
+        raise is_a_link(path)
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
+        temporary.unlink(missing_ok=True)  # of a process of this number that was killed
         write_synced(temporary, content)
         temporary.replace(path)
         sync_folder(path.parent)
@@ -87,8 +144,9 @@ def read_json(path: Path) -> Any:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
+    """Write a new file and wait until the disk has it; what is there already is refused."""
+    descriptor = open_unlinked(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -146,14 +204,20 @@ def sha256(path: Path) -> str:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed writes left behind; nobody reads a name that starts so."""
+    """Delete what our killed writes left in a folder of ours; nobody reads a name that starts so.
+
+    Only where the folder is locked or known to have no other writer.
+    """
     for path in folder.glob(f"{TEMPORARY}*"):
         remove(path)
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder; a folder is first renamed, so that none is ever half there."""
-    if path.is_dir():
+    """Delete a file or a folder; a folder is first renamed, so that none is ever half there.
+
+    Of a link only the link goes.
+    """
+    if path.is_dir() and not path.is_symlink():
         aside = path
         if not path.name.startswith(TEMPORARY):
             aside = path.with_name(f"{TEMPORARY}removed-{path.name}")
@@ -173,7 +237,8 @@ class FolderLock:
         folder: It must exist.
 
     Raises:
-        CheckpointError: Another process (or another ``FolderLock`` of this one) holds it.
+        CheckpointError: Another process (or another ``FolderLock`` of this one) holds it, or the
+            file is a link: it would be emptied.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -216,13 +281,13 @@ class FolderLock:
 
     def _open(self) -> int:
         try:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            return open_unlinked(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise not_written(self._path, error) from error
 
     def _is_current(self, descriptor: int) -> bool:
         try:
-            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+            return os.path.samestat(os.fstat(descriptor), self._path.lstat())
         except FileNotFoundError:
             return False
 
@@ -233,24 +298,3 @@ def gossamer_version() -> str:
         return version("gossamer")
     except PackageNotFoundError:
         return "unknown"
-
-
-def environment() -> dict[str, Any]:
-    """Versions and machine: what a result, or bit-for-bit continuation, may depend on."""
-    # Here and not above: whoever only reads files needs none of them.
-    import numpy
-    import safetensors
-    import torch
-
-    return {
-        "gossamer": gossamer_version(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": numpy.__version__,
-        "safetensors": safetensors.__version__,
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }

@@ -90,7 +90,7 @@ def test_it_is_run_and_written(experiment: Experiment, watcher: Any, tmp_path: P
     assert "| sparse net | 2 |" in text
     assert "✗ dense: accuracy ≥" in text
     assert (tmp_path / "t" / "report.html").read_text().startswith("<!DOCTYPE html>")
-    assert not list((tmp_path / "t").glob(".tmp-*"))
+    assert not list((tmp_path / "t").glob(".gossamer-tmp-*"))
 
 
 @pytest.mark.usefixtures("blank_report")
@@ -300,3 +300,18 @@ def test_another_place_of_the_data_is_no_other_run(
     watch = watcher()
     run(one, tmp_path / "t", watch, data_dir="there")
     assert watch.started == (1, 1)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@pytest.mark.parametrize("name", ["outcome.md", "outcome.json", "dense-s0", "rows", "rows/a.json"])
+def test_nothing_is_written_through_a_link(
+    experiment: Experiment, watcher: Any, tmp_path: Path, name: str
+) -> None:
+    thesis, place = tmp_path / "thesis.txt", tmp_path / "t" / name
+    thesis.write_text("years of work")
+    place.parent.mkdir(parents=True)
+    place.symlink_to(thesis)
+    with pytest.raises(CheckpointError, match="is a symbolic link"):
+        run(experiment, tmp_path / "t", watcher())
+    assert thesis.read_text() == "years of work"
+    assert {p.name for p in tmp_path.rglob("*") if not p.is_dir()} == {place.name, "thesis.txt"}

@@ -191,7 +191,7 @@ def test_one_job_is_done_here_and_leaves_no_trace(tmp_path: Path, watcher: Any) 
     assert outcome.values["rows"][0]["threads"] == 1
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), before)
-    assert not list((tmp_path / "out").glob(".tmp-*"))
+    assert not list((tmp_path / "out").glob(".gossamer-tmp-*"))
 
 
 def test_news_are_shown_now_and_then_and_stops_are_heard(tmp_path: Path, watcher: Any) -> None:

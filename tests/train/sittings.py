@@ -50,3 +50,22 @@ def assert_same_run(a: Path, b: Path) -> None:
     left, right = outcome(a), outcome(b)
     different = [key for key in left if not same(left[key], right[key])]
     assert different == []
+
+
+class After:
+    """Asks for a stop after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def unseal(run: Path) -> None:
+    """Make the checkpoints of a run those of an earlier version, which knew only themselves."""
+    for path in run.glob("checkpoints/*/checksum.json"):
+        stated = json.loads(path.read_text())
+        del stated["run"]
+        path.write_text(json.dumps(stated))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gossamer.errors import CheckpointError, InvalidValue
+from gossamer.files import TEMPORARY
 from gossamer.train import checkpoint
 from gossamer.train.checkpoint import (
     best,
@@ -208,12 +209,13 @@ def test_a_pointer_to_nothing_is_an_error(tmp_path: Path) -> None:
 
 def test_leftovers_of_killed_writes_are_ignored_and_cleaned(tmp_path: Path) -> None:
     save(tmp_path, 10)
-    leftover = tmp_path / ".tmp-99-step-00000020"
+    leftover = tmp_path / f"{TEMPORARY}99-step-00000020"
     leftover.mkdir()
     (leftover / "state.json").write_text("half")
-    (tmp_path / ".tmp-99-best.json").write_text("half")
+    (tmp_path / f"{TEMPORARY}99-best.json").write_text("half")
     found = latest(tmp_path)
     assert found is not None
     assert (found.step, found.notice) == (10, None)
     save(tmp_path, 30)
     assert names(tmp_path) == ["step-00000010", "step-00000030"]
+    assert not list(tmp_path.glob(f"{TEMPORARY}*"))

@@ -27,7 +27,7 @@ def assert_is_state(folder: Path, step: int) -> None:
 
 
 def leftovers(folder: Path) -> list[str]:
-    return [p.name for p in folder.iterdir() if p.name.startswith(".tmp-")]
+    return [p.name for p in folder.iterdir() if p.name.startswith(".gossamer-tmp-")]
 
 
 def failing(call: int) -> Callable[[int], None]:

@@ -24,7 +24,7 @@ from gossamer.ops import choose
 from gossamer.train import Batches, Examples, RunConfig, fit, load_run, resolve_device, train
 from gossamer.train.device import own_noise, portable
 from train.pretended import pretending
-from train.sittings import Watch, assert_same_run
+from train.sittings import Watch, assert_same_run, unseal
 
 META = torch.device("meta")
 
@@ -130,6 +130,7 @@ def from_elsewhere(tmp_path: Path, small: RunConfig) -> Path:
     config, environment = out / "config.json", out / "environment.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "device": "cuda"}))
     environment.write_text(json.dumps({**json.loads(environment.read_text()), "device": "cuda:0"}))
+    unseal(out)
     return out
 
 

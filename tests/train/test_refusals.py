@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gossamer.errors import CheckpointError, GossamerError, InvalidValue
-from gossamer.files import FolderLock
+from gossamer.files import TEMPORARY, FolderLock
 from gossamer.train import RunConfig, train
+from train.sittings import After
 
 
 def test_an_existing_run_is_never_overwritten(tmp_path: Path, small: RunConfig) -> None:
@@ -47,10 +48,37 @@ def test_an_empty_folder_and_a_stillborn_run_can_be_started(
     for resume in (False, True):
         out = tmp_path / f"stillborn {resume}"
         out.mkdir()
-        for name in ("lock", "environment.json", ".tmp-1-preparation.json"):
+        for name in ("lock", "environment.json", f"{TEMPORARY}1-preparation.json"):
             (out / name).write_text("")
         assert train(small, out, resume=resume).status == "finished"
-        assert not (out / ".tmp-1-preparation.json").exists()
+        assert not (out / f"{TEMPORARY}1-preparation.json").exists()
+
+
+@pytest.mark.parametrize("name", [".tmp-mine", ".tmp-1-preparation.json", ".hidden"])
+def test_nothing_without_our_mark_is_deleted(tmp_path: Path, small: RunConfig, name: str) -> None:
+    """Earlier versions took every ``.tmp-*`` for a leftover of theirs."""
+    mine = tmp_path / "out" / name / "thesis.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("years of work")
+    for resume in (False, True):
+        with pytest.raises(CheckpointError, match=f"is not a run folder.*it holds {name}"):
+            train(small, tmp_path / "out", resume=resume)
+    assert mine.read_text() == "years of work"
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [name]
+
+
+def test_leftovers_of_earlier_versions_stay_where_a_run_goes_on(
+    tmp_path: Path, small: RunConfig
+) -> None:
+    run = tmp_path / "run"
+    assert train(small, run, stop=After(7)).status == "interrupted"
+    for folder in (run, run / "checkpoints"):
+        (folder / ".tmp-7-config.json").write_text("half")
+        (folder / f"{TEMPORARY}7-config.json").write_text("half")
+    assert train(None, run, resume=True).status == "finished"
+    for folder in (run, run / "checkpoints"):
+        assert (folder / ".tmp-7-config.json").read_text() == "half"
+        assert not (folder / f"{TEMPORARY}7-config.json").exists()
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, small: RunConfig) -> None:

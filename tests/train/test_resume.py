@@ -18,7 +18,7 @@ import gossamer.train.assembly
 from gossamer.data import DataSet
 from gossamer.errors import CheckpointError, InvalidData, InvalidValue
 from gossamer.train import RunConfig, RunResult, latest, train
-from train.sittings import Watch, assert_same_run
+from train.sittings import Watch, assert_same_run, unseal
 
 
 def interrupt(config: RunConfig, out: Path, at: int, *, resume: bool = False) -> RunResult:
@@ -223,6 +223,7 @@ def test_a_run_that_was_saved_with_settings_that_are_gone_goes_on(
     values = json.loads(file.read_text())
     values["facts"]["method_settings"] |= {"samples_per_cycle": 3, "freeze": None, "explore": 0.0}
     file.write_text(json.dumps(values))
+    unseal(tmp_path / "old")
     assert train(None, tmp_path / "old", resume=True).status == "finished"
     straight, old = (
         json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("straight", "old")

@@ -7,8 +7,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gossamer.files import environment
 from gossamer.ops import library
+from gossamer.train.environment import environment
 
 RIVALS = ("sparseprop", "sparselab", "bayesian-torch")
 

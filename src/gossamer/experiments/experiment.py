@@ -14,7 +14,15 @@ from gossamer.experiments.display import Display, default_display
 from gossamer.experiments.outcome import Outcome, Verdict
 from gossamer.experiments.pool import run_tasks
 from gossamer.experiments.task import ROWS, Task, Values
-from gossamer.files import TEMPORARY, gossamer_version, read_json, write_json
+from gossamer.files import (
+    TEMPORARY,
+    gossamer_version,
+    not_written,
+    read_json,
+    refuse_links,
+    write_json,
+    write_whole,
+)
 from gossamer.train.device import AUTO, CPU, resolve_device
 
 _JSON, _MARKDOWN = "outcome.json", "outcome.md"
@@ -158,10 +166,17 @@ def run_experiment(
     about["gossamer"] = gossamer_version()
     outcome = replace(outcome, about=about, verdicts=outcome.verdicts + lost)
     for name, svg in outcome.figures.items():
-        (folder / name).write_text(svg, encoding="utf-8")
-    (folder / _MARKDOWN).write_text(outcome.to_markdown(), encoding="utf-8")
+        _write(folder / name, svg)
+    _write(folder / _MARKDOWN, outcome.to_markdown())
     write_json(folder / _JSON, {**outcome.to_json(), "complete": True})
     return outcome
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise not_written(path, error) from error
 
 
 def _carry_out(
@@ -200,7 +215,8 @@ def _at_least_one(name: str, value: int) -> int:
 
 
 def _check_folder(folder: Path, experiment: Experiment, scope: Scope) -> None:
-    """Raise where writing this experiment would overwrite something else."""
+    """Raise where writing this experiment would overwrite something else, here or elsewhere."""
+    refuse_links(folder, folder / ROWS)
     for file, noun in {_JSON: "experiment", **_EARLIER}.items():
         if not (folder / file).exists():
             continue

@@ -3,6 +3,9 @@
 A cycle begins with large steps, which find a mode, and ends with small ones, which sample it
 (Zhang et al., ICLR 2020). Samples are kept near the end of every cycle. The sampler of Algorithms 2
 and 3 of cvadam2023, which two methods use, stands at the end.
+
+A cycle whose second half explains its targets worse than a constant answer would (``divergence``)
+was thrown out by its large steps: it gives no samples, and the chain goes back to its last one.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.core.langevin import check_betas
-from gossamer.errors import InvalidValue
+from gossamer.errors import InvalidValue, NonFinite
+from gossamer.inference.batch import Batch
 from gossamer.inference.collect import Collection
+from gossamer.inference.divergence import Watch
 from gossamer.inference.group import ALONE, Group
 from gossamer.inference.objective import Objective
 from gossamer.inference.sampler import SamplerConfig, SamplerMethod, sampler_groups
@@ -24,6 +29,7 @@ from gossamer.inference.state import not_own_state, require_own_state
 from gossamer.likelihoods import Likelihood
 from gossamer.nn import weights_of
 from gossamer.optim import CVSGHMC, Langevin
+from gossamer.optim.langevin import VELOCITY
 from gossamer.prediction import Posterior, StoredDraws
 
 MEGABYTE = 2**20
@@ -112,6 +118,9 @@ class ChainMethod(SamplerMethod):
         self.sample_steps = sample_steps(config, total_steps)
         budget = None if config.budget_mb is None else int(config.budget_mb * MEGABYTE)
         self.samples = Collection(budget, config.sample_folder)
+        self.watch = Watch(likelihood, group)
+        self.lost: str | None = None
+        self._likelihood_then: dict[str, Tensor] = {}  # at the last sample, which holds none
         self.base_temperature = [group["temperature"] for group in optimizer.param_groups]
 
     def snapshot(self) -> dict[str, Tensor]:
@@ -126,7 +135,10 @@ class ChainMethod(SamplerMethod):
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``."""
-        return {**super().state_dict(), "samples": self.samples.state_dict()}
+        own: dict[str, Any] = {"samples": self.samples.state_dict()}
+        own["watch"] = self.watch.state_dict()
+        own |= {"lost": self.lost, "likelihood_then": dict(self._likelihood_then)}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See ``Method.load_state_dict``."""
@@ -135,14 +147,69 @@ class ChainMethod(SamplerMethod):
             raise not_own_state(self.name)
         super().load_state_dict(state)
         self.samples.load_state_dict(state["samples"])
+        self.watch.forget()
+        if "watch" in state:  # states of earlier versions have none
+            self.watch.load_state_dict(state["watch"])
+        self.lost = state.get("lost")
+        then = state.get("likelihood_then", {})
+        self._likelihood_then = {name: tensor.clone() for name, tensor in then.items()}
+
+    def _watched(self, batch: Batch, nll: float) -> str | None:
+        """Note the second half of every cycle, and judge it where a sample is due."""
+        cycles, total = self.schedule.cycles, self.schedule.steps
+        done = (self.steps - 1) * cycles % total  # of the cycle, before this step, in its own units
+        if done < cycles:
+            self.watch.forget()
+            self.lost = None
+        if 2 * done >= total:
+            self.watch.note(batch, nll)
+        if self.steps not in self.sample_steps or self.lost is not None:
+            return None
+        why = self.watch.verdict()
+        if why is None:
+            return None
+        number = (self.steps - 1) * cycles // total + 1
+        self.lost = f"cycle {number} of {cycles} diverged: {why}"
+        return f"{self.lost}; none of its samples is kept"
 
     def _after_step(self, rows: int) -> None:
         """Keep a sample where one is due, and stop weights at the end of a cycle."""
-        if self.steps in self.sample_steps:
+        if self.steps in self.sample_steps and self.lost is None:
             self.samples.add(self.snapshot())
+            then = self.likelihood.state_dict()
+            self._likelihood_then = {name: tensor.clone() for name, tensor in then.items()}
         cycles, total = self.schedule.cycles, self.schedule.steps
+        if self.lost is not None and self.steps * cycles % total < cycles:
+            self._go_back(self.lost)
         if self.config.freeze is not None and self.steps * cycles % total < cycles:
             self._freeze(self.config.freeze)  # the next step begins a cycle
+
+    @torch.no_grad()
+    def _go_back(self, why: str) -> None:
+        """Begin the next cycle at the last sample, at rest, unless its support was another one.
+
+        Raises:
+            NonFinite: The last cycle is over and no cycle gave a sample.
+        """
+        if len(self.samples) == 0:
+            if self.steps >= self.schedule.steps:
+                raise NonFinite(
+                    "chain",
+                    None,
+                    f"gave no sample that is better than a constant answer ({why})",
+                    "lower lr, and standardise inputs and targets",
+                )
+            return
+        if self._likelihood_then:  # its noise reads all samples, and was thrown out with the chain
+            self.likelihood.load_state_dict(self._likelihood_then)
+        here, sample = self.model.state_dict(), self.samples[-1]
+        if any(sample[name].shape != tensor.shape for name, tensor in here.items()):
+            return
+        for name, tensor in here.items():
+            tensor.copy_(sample[name])
+        for state in self.optimizer.state.values():
+            if VELOCITY in state:
+                state[VELOCITY].zero_()
 
     @torch.no_grad()
     def _freeze(self, share: float) -> None:

@@ -196,7 +196,13 @@ def joined(infos: Sequence[StepInfo]) -> StepInfo:
         **{name: mean(name) for name in names},
         accuracy=None if infos[0].accuracy is None else mean("accuracy"),
         swap=_swaps([info.swap for info in infos]),
+        note=_notes([info.note for info in infos]),
     )
+
+
+def _notes(notes: Sequence[str | None]) -> str | None:
+    told = [f"member {number}: {note}" for number, note in enumerate(notes) if note is not None]
+    return "; ".join(told) or None
 
 
 def _swaps(swaps: Sequence[SwapInfo | None]) -> SwapInfo | None:

@@ -30,6 +30,7 @@ class StepInfo:
         lr: Learning rate of the weights at this step.
         accuracy: Of the batch, for classes.
         swap: What was swapped, if anything.
+        note: A sentence on what should not pass unseen, such as a chain that was thrown out.
     """
 
     loss: float
@@ -39,9 +40,12 @@ class StepInfo:
     lr: float
     accuracy: float | None
     swap: SwapInfo | None
+    note: str | None = None
 
     @classmethod
-    def of(cls, taken: Taken, *, lr: float, swap: SwapInfo | None = None) -> StepInfo:
+    def of(
+        cls, taken: Taken, *, lr: float, swap: SwapInfo | None = None, note: str | None = None
+    ) -> StepInfo:
         """From what a step computed."""
         return cls(
             loss=taken.loss,
@@ -51,6 +55,7 @@ class StepInfo:
             lr=lr,
             accuracy=taken.accuracy,
             swap=swap,
+            note=note,
         )
 
 

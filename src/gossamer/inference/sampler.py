@@ -197,8 +197,9 @@ class SamplerMethod:
         effective = self._effective()
         taken = self._step.take(batch, inside=() if effective is None else (effective,))
         self.steps += 1
+        note = self._watched(batch, taken.nll)
         self._after_step(batch.x.shape[0])
-        return StepInfo.of(taken, lr=self.base_lr[0] * factor)
+        return StepInfo.of(taken, lr=self.base_lr[0] * factor, note=note)
 
     def state_dict(self) -> dict[str, Any]:
         """See ``Method.state_dict``."""
@@ -211,6 +212,10 @@ class SamplerMethod:
 
     def _effective(self) -> AbstractContextManager[None] | None:
         """Where forward and backward run; pruned methods mask weights inside."""
+        return None
+
+    def _watched(self, batch: Batch, nll: float) -> str | None:
+        """What should be said of the step that was just taken."""
         return None
 
     def _after_step(self, rows: int) -> None:

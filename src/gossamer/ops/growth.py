@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gossamer.core.scores import SCORES, Score, score_named
 from gossamer.core.support import Support
+from gossamer.errors import InvalidData
 from gossamer.ops.torch_private import NO_BACKWARD, backward_number
 
 _EMPTY = -1
@@ -147,6 +148,32 @@ class Growth:
         """The tensors that operators fill, in the order of the fields."""
         return [self.scores, self.positions, self.own, self.dense, self.task]
 
+    def require(self, numel: int, indices: Tensor) -> None:
+        """Raise unless these are buffers for a weight of ``numel`` values kept at ``indices``.
+
+        Operators ask it of what they are given; the positions themselves torch checks.
+        """
+        nnz, k = indices.numel(), self.scores.numel()
+        shapes = {"scores": (k,), "positions": (k,), "own": (nnz,), "task": (_SUMS + 1,)}
+        shapes["dense"] = (numel if self.dense.numel() else 0,)
+        for name, shape in shapes.items():
+            tensor: Tensor = getattr(self, name)
+            is_right = (
+                tensor.dtype == torch.int64
+                if name in ("positions", "task")
+                else tensor.is_floating_point()
+            )
+            if not is_right or tuple(tensor.shape) != shape or tensor.layout != torch.strided:
+                found = f"{tensor.dtype} {tuple(tensor.shape)}"
+                raise InvalidData(name, found, f"must be a buffer of the shape {shape}")
+        is_right = indices.dtype in (torch.int32, torch.int64) and indices.layout == torch.strided
+        if not is_right or indices.dim() != 1 or nnz + k > numel or not _lie_in(indices, numel):
+            found = f"{indices.dtype} {tuple(indices.shape)}"
+            raise InvalidData("indices", found, f"must be positions of a weight of {numel}")
+        for place, least, most in ((_SCORE, 0, len(SCORES)), (_REDUCER, _EMPTY, len(_REDUCERS))):
+            if not least <= int(self.task[place]) < most:
+                raise InvalidData("task", self.task.tolist(), "names no score or reducer")
+
     def forget(self) -> None:
         """Mark the buffers as not filled."""
         self.positions.fill_(_EMPTY)
@@ -194,6 +221,18 @@ class Growth:
         self.positions.copy_(best.indices)
 
 
+def _lie_in(indices: Tensor, numel: int) -> bool:
+    if indices.numel() == 0:
+        return True
+    low, high = indices.aminmax()
+    return int(low) >= 0 and int(high) < numel
+
+
+def _require_dense(name: str, tensor: Tensor) -> None:
+    if tensor.layout != torch.strided:
+        raise InvalidData(name, str(tensor.layout), "must be dense")
+
+
 @torch.library.custom_op("gossamer::probe", mutates_args=())
 def _probe(
     weight: Tensor,
@@ -204,6 +243,8 @@ def _probe(
     dense: Tensor,
     task: Tensor,
 ) -> Tensor:
+    _require_dense("weight", weight)
+    Growth(scores, positions, own, dense, task).require(weight.numel(), indices)
     return weight.clone()
 
 
@@ -224,7 +265,10 @@ def _catch_scores(
     dense: Tensor,
     task: Tensor,
 ) -> None:
-    Growth(scores, positions, own, dense, task).catch(gradient, indices)
+    _require_dense("gradient", gradient)
+    growth = Growth(scores, positions, own, dense, task)
+    growth.require(gradient.numel(), indices)
+    growth.catch(gradient, indices)
 
 
 @_catch_scores.register_fake

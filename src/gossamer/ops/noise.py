@@ -16,6 +16,7 @@ import struct
 import torch
 from torch import Tensor
 
+from gossamer.errors import InvalidData
 from gossamer.ops.native.library import DTYPES, check, is_available, loaded
 from gossamer.ops.torch.philox import philox_normal
 
@@ -43,6 +44,9 @@ def _as_int64(value: int) -> int:
 @torch.library.custom_op("gossamer::normal", mutates_args=())
 def _normal_op(seed: Tensor, counters: Tensor, double: bool) -> Tensor:
     dtype = torch.float64 if double else torch.float32
+    _require_seed(seed)
+    if counters.dtype != torch.int64:
+        raise InvalidData("counters", str(counters.dtype), "must be torch.int64", "convert them")
     if counters.device.type != "cpu" or not is_available():
         return philox_normal(int(seed), counters.flatten(), dtype).view(counters.shape)
     flat = counters.contiguous()
@@ -63,6 +67,7 @@ def _(seed: Tensor, counters: Tensor, double: bool) -> Tensor:
 @torch.library.custom_op("gossamer::normal_like", mutates_args=())
 def _normal_like_op(seed: Tensor, like: Tensor) -> Tensor:
     dtype = noise_dtype(like)
+    _require_seed(seed)
     if like.device.type != "cpu" or not is_available():
         counters = torch.arange(like.numel(), device=like.device)
         return philox_normal(int(seed), counters, dtype).view(like.shape)
@@ -74,6 +79,12 @@ def _normal_like_op(seed: Tensor, like: Tensor) -> Tensor:
 @_normal_like_op.register_fake
 def _(seed: Tensor, like: Tensor) -> Tensor:
     return torch.empty(like.shape, dtype=noise_dtype(like), device=like.device)
+
+
+def _require_seed(seed: Tensor) -> None:
+    if seed.dim() != 0 or seed.dtype != torch.int64 or not seed.is_cpu:
+        found = f"{seed.dtype} {tuple(seed.shape)} on {seed.device}"
+        raise InvalidData("seed", found, "must be a 0-d int64 tensor on the CPU", "use draw_seed()")
 
 
 def _threads() -> int:

@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+# Asked in every call of a layer: looking the names up costs as much as the answer.
+_interpreter = torch._C._functorch.peek_interpreter_stack
+_modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+
 NO_BACKWARD = -1
 """What ``backward_number`` gives outside of backward passes."""
 
@@ -24,7 +29,18 @@ def is_transformed() -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return _interpreter() is not None
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a kernel may ask for the address of a tensor's values.
+
+    Not of wrappers: those of torch.func transforms, and subclasses (fake, distributed) whose values
+    lie elsewhere. Compiled code is asked while it is traced, where wrappers do no harm.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    return type(tensor) in _PLAIN and _interpreter() is None
 
 
 def is_recorded() -> bool:
@@ -32,7 +48,7 @@ def is_recorded() -> bool:
 
     A kernel's work would be missing in what they record.
     """
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
+    return _modes() > 0 or _tracing() is not None
 
 
 def is_forward_differentiated() -> bool:

@@ -29,7 +29,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from gossamer.data import Preparation
-from gossamer.errors import CheckpointError, GossamerError, InvalidData, InvalidValue
+from gossamer.errors import CheckpointError, GossamerError, InvalidData, InvalidValue, NonFinite
 from gossamer.files import gossamer_version, write_whole
 from gossamer.prediction.stored import (
     PLAIN_KEYS,
@@ -92,6 +92,7 @@ def load(path: str | os.PathLike[str], *, network: nn.Module | None = None) -> P
         CheckpointError: The file is missing, damaged, of another version, or not a posterior.
         InvalidValue: The file does not name its architecture, and ``network`` was not given.
         InvalidData: ``network`` is another architecture.
+        NonFinite: A weight is NaN or infinite: nothing could be answered.
     """
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
@@ -100,8 +101,11 @@ def load(path: str | os.PathLike[str], *, network: nn.Module | None = None) -> P
         found = posterior_from(header, tensors, network, str(file))
         stored = header["preparation"]
         found.preparation = None if stored is None else Preparation.from_json(stored)
+        found.require_finite()
     except NeedsNetwork:
         raise
+    except NonFinite as error:
+        raise NonFinite(f"{error.name} in {file}", error.value, error.rule, error.hint) from error
     except GossamerError as error:
         if network is not None:  # which may as well be the one that does not fit
             raise InvalidData("network", type(network).__name__, f"{file}: {error}") from error

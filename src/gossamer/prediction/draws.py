@@ -25,7 +25,12 @@ from gossamer.nn import (
 )
 from gossamer.nn.replica import Replicas, replicate
 from gossamer.ops import fold_seed, normal_like
-from gossamer.prediction.finite import FiniteWeights, require_finite_weights
+from gossamer.prediction.finite import (
+    FiniteWeights,
+    require_finite_weights,
+    weights_in,
+    weights_named,
+)
 
 Move = Callable[[Tensor], Tensor]
 """What becomes of every tensor of a copy: a clone, or the same on another device."""
@@ -75,10 +80,14 @@ class NoiseDraws:
         self._replicas = Replicas(network)
         self._finite = FiniteWeights()
 
+    def require_finite(self) -> None:
+        """See ``gossamer.prediction.finite.Finite``."""
+        require_finite_weights(weights_named(self.network))
+
     @contextmanager
     def borrow(self) -> Iterator[nn.Module]:
         """The network at its means."""
-        self._finite.require(self.network.named_parameters())
+        self._finite.require(weights_named(self.network))
         with self._replicas.borrow() as network:
             yield network
 
@@ -139,6 +148,11 @@ class StoredDraws:
             raise IndexError(f"sample {index} of {self.max_samples}")
         return self.samples[self.max_samples - 1 - index]
 
+    def require_finite(self) -> None:
+        """See ``gossamer.prediction.finite.Finite``."""
+        for index in range(self.max_samples):
+            require_finite_weights(weights_in(self.state(index), self.network))
+
     @contextmanager
     def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
         """Sample ``index``, counted back from the latest; it has no noise."""
@@ -150,7 +164,7 @@ class StoredDraws:
     def _build(self, index: int) -> Replicas:
         with torch.inference_mode(mode=False):  # what is kept may be used outside of it later
             state = self.state(index)
-            require_finite_weights(state.items())
+            require_finite_weights(weights_in(state, self.network))
             replicas = Replicas(replicate(self.network, state))
         sizes = {t.data_ptr(): t.numel() * t.element_size() for t in state.values()}
         together = {**self._bytes, **sizes}
@@ -204,13 +218,20 @@ class GaussianDraws:
         self.alpha = float(alpha)
         self._finite = FiniteWeights()
 
+    def require_finite(self) -> None:
+        """See ``gossamer.prediction.finite.Finite``."""
+        require_finite_weights(self._weights())
+
+    def _weights(self) -> list[tuple[str, Tensor]]:
+        drawn = {c.name for c in self.centres}
+        others = ((n, p) for n, p in weights_named(self.network) if n not in drawn)
+        centres = ((c.name, t) for c in self.centres for t in (c.mean, c.rho))
+        return [*others, *centres]
+
     @contextmanager
     def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
         """The network at μ + ατ⊙ε, with ε fixed by ``seed``."""
-        drawn = {c.name for c in self.centres}
-        others = ((n, p) for n, p in self.network.named_parameters() if n not in drawn)
-        centres = ((c.name, t) for c in self.centres for t in (c.mean, c.rho))
-        self._finite.require([*others, *centres])
+        self._finite.require(self._weights())
         yield replicate(self.network, self._draw(seed)).eval()
 
     @torch.no_grad()

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from gossamer.errors import NonFinite
 from gossamer.ops import version_of
 from gossamer.prediction.inputs import InputRows, call_network, tensors_of
 from gossamer.prediction.prediction import ClassPrediction, Prediction
+
+
+@runtime_checkable
+class Finite(Protocol):
+    """Draws that can say, before anybody asks for an answer, whether they have a finite one."""
+
+    def require_finite(self) -> None:
+        """Raise ``NonFinite`` where a weight of any sample is NaN or infinite."""
+        ...
+
+
+def weights_named(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What a network computes with: its parameters and its running statistics.
+
+    Other buffers may hold infinities, as masks do. Of statistics an infinite variance would not
+    show: what it divides is 0.
+    """
+    yield from network.named_parameters()
+    for name, module in network.named_modules():
+        if isinstance(module, _NormBase):
+            prefix = f"{name}." if name else ""
+            yield from ((prefix + n, b) for n, b in module.named_buffers(recurse=False))
+
+
+def weights_in(state: Mapping[str, Tensor], network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The same of a state of the network, whose vectors may have other lengths."""
+    return ((name, state[name]) for name, _ in weights_named(network) if name in state)
 
 
 def require_finite_weights(named: Iterable[tuple[str, Tensor]]) -> None:
@@ -72,6 +102,23 @@ def require_finite_answer(prediction: Prediction, first: int, where: Callable[[]
                 f"an answer must be finite: {where()}",
                 "check the inputs and the weights",
             )
+
+
+def require_finite_columns(columns: Mapping[str, list[str] | list[float]]) -> None:
+    """Raise unless all numbers of a table of answers are finite, whatever made them large.
+
+    Raises:
+        NonFinite: It names the column and the row.
+    """
+    for name, values in columns.items():
+        for row, value in enumerate(values):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise NonFinite(
+                    f"{name} of row {row}",
+                    value,
+                    "an answer must be finite: it left the range of numbers in original units",
+                    "check the scales of the preparation",
+                )
 
 
 def blame(network: nn.Module, rows: InputRows) -> str:

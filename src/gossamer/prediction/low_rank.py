@@ -20,7 +20,7 @@ from gossamer.nn import Noise
 from gossamer.nn.replica import replicate
 from gossamer.ops import fold_seed, normal_like
 from gossamer.prediction.draws import Move
-from gossamer.prediction.finite import FiniteWeights
+from gossamer.prediction.finite import FiniteWeights, require_finite_weights, weights_named
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +73,20 @@ class LowRankDraws:
         self.max_samples: int | None = None if self.scale > 0.0 else 1
         self._finite = FiniteWeights()
 
+    def require_finite(self) -> None:
+        """See ``gossamer.prediction.finite.Finite``."""
+        require_finite_weights(self._weights())
+
+    def _weights(self) -> list[tuple[str, Tensor]]:
+        drawn = {c.name for c in self.centres}
+        others = ((n, p) for n, p in weights_named(self.network) if n not in drawn)
+        centres = ((c.name, t) for c in self.centres for t in (c.mean, c.variance, *c.points))
+        return [*others, *centres]
+
     @contextmanager
     def sample(self, index: int, *, seed: int, noise: Noise) -> Iterator[nn.Module]:
         """The network at the draw that ``seed`` fixes."""
-        drawn = {c.name for c in self.centres}
-        others = ((n, p) for n, p in self.network.named_parameters() if n not in drawn)
-        centres = ((c.name, t) for c in self.centres for t in (c.mean, c.variance, *c.points))
-        self._finite.require([*others, *centres])
+        self._finite.require(self._weights())
         yield replicate(self.network, self._draw(seed)).eval()
 
     @torch.no_grad()

@@ -16,8 +16,10 @@ from gossamer.ops import fold_seed
 from gossamer.prediction.combine import merge
 from gossamer.prediction.draws import Draws, Move
 from gossamer.prediction.finish.finish import Finish, widened
+from gossamer.prediction.finite import require_finite_answer
 from gossamer.prediction.inputs import InputRows
 from gossamer.prediction.outputs import Output
+from gossamer.prediction.passes import ROW_BLOCK
 from gossamer.prediction.posterior import Posterior
 from gossamer.prediction.prediction import Prediction, RealPrediction
 
@@ -107,8 +109,8 @@ class Mixture(Posterior):
             )
             for number, member in enumerate(self.members)
         ]
-        for parts in zip(*found, strict=True):
-            yield self._joined(list(parts), factor)
+        for block, parts in enumerate(zip(*found, strict=True)):
+            yield self._joined(list(parts), factor, block * ROW_BLOCK)
 
     def moments(self, x: Tensor, *, keep_samples: bool, temperature: float = 1.0) -> Prediction:
         """See ``Posterior.moments``."""
@@ -117,18 +119,25 @@ class Mixture(Posterior):
             member.moments(x, keep_samples=keep_samples, temperature=self._of_member(factor))
             for member in self.members
         ]
-        return self._joined(parts, factor)
+        return self._joined(parts, factor, 0)
+
+    def require_finite(self) -> None:
+        """See ``Posterior.require_finite``."""
+        for member in self.members:
+            member.require_finite()
 
     def _of_member(self, factor: float) -> float:
         # Logits are divided before they are averaged; real answers are widened after they were,
         # so that what members disagree by is widened too.
         return factor if self.likelihood.has_labels else 1.0
 
-    def _joined(self, parts: list[Prediction], factor: float) -> Prediction:
+    def _joined(self, parts: list[Prediction], factor: float, first: int) -> Prediction:
         found = merge(parts)
-        return (
-            widened(found, factor) if isinstance(found, RealPrediction) and factor != 1 else found
-        )
+        if isinstance(found, RealPrediction) and factor != 1:
+            found = widened(found, factor)
+        # Answers of all members are finite; what they differ by, widened, need not be.
+        require_finite_answer(found, first, lambda: "members differ by more than numbers hold")
+        return found
 
     @property
     def size(self) -> dict[str, float | int]:

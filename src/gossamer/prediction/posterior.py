@@ -19,7 +19,12 @@ from gossamer.prediction.archive import save
 from gossamer.prediction.combine import join
 from gossamer.prediction.draws import Draws, NoiseDraws, on_device, own_copy
 from gossamer.prediction.finish.finish import Finish
-from gossamer.prediction.finite import require_finite_answer
+from gossamer.prediction.finite import (
+    Finite,
+    require_finite_answer,
+    require_finite_columns,
+    require_finite_weights,
+)
 from gossamer.prediction.inputs import InputRows, Inputs, input_rows, rows_between
 from gossamer.prediction.moments.predict import moments_of
 from gossamer.prediction.outputs import (
@@ -231,6 +236,7 @@ class Posterior:
             InvalidValue: The posterior is no Gaussian of layers, or the network holds something
                 without a rule; the message names it. So does an output of several tensors.
             InvalidData: Inputs of several tensors: moments are carried for one.
+            NonFinite: A weight or an answer is NaN or infinite.
         """
         if not isinstance(x, Tensor):
             raise InvalidData(
@@ -297,6 +303,9 @@ class Posterior:
 
         Returns:
             See ``gossamer.prediction.table.answer_columns``.
+
+        Raises:
+            NonFinite: A weight or an answer is NaN or infinite.
         """
         if self.preparation is None:
             raise InvalidValue(
@@ -309,7 +318,19 @@ class Posterior:
         chosen = self.about.get("seed", 0) if seed is None else seed
         x = self.preparation.prepare(rows).to(self.device)
         prediction = self.predict(x, count, noise=noise, seed=chosen, keep_samples=False)
-        return answer_columns(prediction, self.preparation, level)
+        columns = answer_columns(prediction, self.preparation, level)
+        require_finite_columns(columns)
+        return columns
+
+    def require_finite(self) -> None:
+        """Look through all samples at once; predicting looks at those that it uses.
+
+        Raises:
+            NonFinite: A weight is NaN or infinite; the message names it.
+        """
+        if isinstance(self.draws, Finite):
+            self.draws.require_finite()
+        require_finite_weights(self.likelihood.named_parameters(prefix="likelihood"))
 
     @property
     def device(self) -> torch.device:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from html import escape
 from pathlib import Path
 
 from gossamer.errors import InvalidValue
+from gossamer.files import write_whole
 from gossamer.report import tables
 from gossamer.report.compare import ComparisonRow, Group, comparison, group_runs
 from gossamer.report.figures import PLOTS
@@ -35,7 +35,7 @@ def write_report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[
 
     Raises:
         InvalidValue: No runs, or an ``out`` that is no HTML file or cannot be written.
-        CheckpointError: A folder that is no run or is damaged.
+        CheckpointError: A folder that is no run or is damaged, or an ``out`` that is a link.
     """
     results = read_runs(runs)
     path = Path(out)
@@ -44,14 +44,10 @@ def write_report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[
     if path.suffix.lower() not in (".html", ".htm"):
         raise InvalidValue("out", str(path), "must end in .html", "e.g. report.html")
     page = render(results)
-    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, page.encode())
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         rule = f"could not be written ({error.strerror})"
         raise InvalidValue("out", str(path), rule, "choose another place") from error
     return path

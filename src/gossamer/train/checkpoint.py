@@ -4,7 +4,8 @@
 
     RUN/checkpoints/step-00000330/tensors.safetensors   the state's tensors
                                   state.json            the rest of the state (see codec)
-                                  checksum.json         marker, format version, sha256 of both
+                                  checksum.json         marker, format version, sha256 of both,
+                                                        and of the run's own files (see seal)
     RUN/checkpoints/best.json                           {"name": "step-00000330"}
 
 A checkpoint is written into a temporary folder beside its place, every file and the folder are
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +56,13 @@ class Found(NamedTuple):
 
 
 def save_checkpoint(
-    folder: Path, step: int, state: object, *, keep: int = 2, best: bool = False
+    folder: Path,
+    step: int,
+    state: object,
+    *,
+    keep: int = 2,
+    best: bool = False,
+    run: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint atomically, then delete those no longer kept.
 
@@ -64,19 +72,22 @@ def save_checkpoint(
         state: A nested state, see :mod:`gossamer.train.codec`.
         keep: How many of the newest stay, ≥ 1. The best one stays in any case.
         best: Whether this is the best so far; the pointer ``best.json`` then names it.
+        run: What is kept of the run that it belongs to: JSON values, see
+            :mod:`gossamer.train.seal`.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        CheckpointError: The disk is full, or an intact checkpoint of this step exists already.
-            What was saved before is intact.
+        CheckpointError: The disk is full, an intact checkpoint of this step exists already, or the
+            folder or an entry of it is a link. What was saved before is intact.
     """
     if keep < 1:
         raise InvalidValue("keep", keep, "must be at least 1", "the newest checkpoint always stays")
     if step < 0:
         raise InvalidValue("step", step, "must not be negative")
     target = folder / f"step-{step:08d}"
+    refuse_links(folder)
     if target.exists() and is_intact(target):
         raise CheckpointError(
             "checkpoint", str(target), "exists and is never overwritten", "resume from it instead"
@@ -91,7 +102,7 @@ def save_checkpoint(
         files.sync_file(temporary / _TENSORS)
         text = json.dumps({"state": tree}, allow_nan=False)
         files.write_synced(temporary / _STATE, text.encode())
-        files.write_synced(temporary / _CHECKSUM, _checksums(temporary, step).encode())
+        files.write_synced(temporary / _CHECKSUM, _checksums(temporary, step, run).encode())
         files.sync_folder(temporary)
         if target.exists():  # damaged, as asked above
             files.remove(target)
@@ -157,10 +168,25 @@ def latest(folder: Path) -> Found | None:
     return None
 
 
+def run_of(checkpoint: Path) -> object:
+    """What a checkpoint keeps of its run; ``None`` where it keeps nothing, or is damaged."""
+    try:
+        stated = json.loads((checkpoint / _CHECKSUM).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return stated.get("run") if isinstance(stated, dict) else None
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest checkpoint by its name alone; ``None`` where there is none."""
+    paths = _all(folder)
+    return paths[-1] if paths else None
+
+
 def newest_step(folder: Path) -> int | None:
     """Step of the newest checkpoint by its name alone; ``None`` where there is none."""
-    paths = _all(folder)
-    return _step(paths[-1]) if paths else None
+    path = newest(folder)
+    return None if path is None else _step(path)
 
 
 def best(folder: Path) -> Found | None:
@@ -194,6 +220,13 @@ def is_intact(path: Path) -> bool:
     return True
 
 
+def refuse_links(folder: Path) -> None:
+    """Raise where a folder of checkpoints, or an entry of it or of a checkpoint, is a link."""
+    if folder.is_symlink():
+        raise files.is_a_link(folder)
+    files.refuse_links(folder, *_all(folder))
+
+
 def size_in_bytes(path: Path) -> int:
     """Bytes of a checkpoint's files together."""
     return sum(file.stat().st_size for file in path.iterdir())
@@ -209,9 +242,10 @@ def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def _checksums(folder: Path, step: int) -> str:
+def _checksums(folder: Path, step: int, run: Mapping[str, Any] | None = None) -> str:
     sums = {name: files.sha256(folder / name) for name in (_TENSORS, _STATE)}
-    return json.dumps({"format": FORMAT, "version": VERSION, "step": step, "sha256": sums})
+    stated = {"format": FORMAT, "version": VERSION, "step": step, "sha256": sums}
+    return json.dumps(stated if run is None else {**stated, "run": run})
 
 
 def _verify(path: Path) -> None:
@@ -239,6 +273,12 @@ def _verify(path: Path) -> None:
             "checkpoint",
             str(path),
             f"has format version {stated.get('version')}, this Gossamer reads {VERSION}",
+        )
+    if _NAME.fullmatch(path.name) and stated.get("step") != _step(path):
+        raise CheckpointError(
+            "checkpoint",
+            str(path),
+            f"is of step {stated.get('step')}, not of the step in its name",
         )
     sums = stated.get("sha256")
     for name in (_TENSORS, _STATE):

@@ -22,15 +22,17 @@ from gossamer.data import Preparation
 from gossamer.errors import CheckpointError, GossamerError
 from gossamer.files import (
     TEMPORARY,
-    environment,
     gossamer_version,
     not_written,
     read_json,
+    refuse_links,
     write_json,
 )
 from gossamer.prediction.archive import FILE_NAME
 from gossamer.train.assembly import Facts
+from gossamer.train.checkpoint import refuse_links as refuse_checkpoint_links
 from gossamer.train.config import RunConfig
+from gossamer.train.environment import environment
 
 _BEFORE_CONFIG = {"lock", "environment.json", "preparation.json"}
 """What a run killed in its first moment may have left: config.json is written after these."""
@@ -48,8 +50,8 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.record = path / "record.jsonl"
         self.posterior = path / FILE_NAME
-        self._config = path / "config.json"
-        self._preparation = path / "preparation.json"
+        self.config = path / "config.json"
+        self.preparation = path / "preparation.json"
         self._environment = path / "environment.json"
         self._metrics = path / "metrics.json"
         self._curves = path / "curves.json"
@@ -57,7 +59,7 @@ class RunFolder:
     @property
     def is_started(self) -> bool:
         """Whether a run lives here."""
-        return self._config.exists()
+        return self.config.exists()
 
     @property
     def is_finished(self) -> bool:
@@ -73,11 +75,13 @@ class RunFolder:
                 "holds a run and is never overwritten",
                 "continue it with --resume or choose another --out",
             )
-        if self.path.exists() and (not self.path.is_dir() or self._foreign()):
+        self.refuse_links()
+        foreign = self._foreign()
+        if foreign is not None:
             raise CheckpointError(
                 "run folder",
                 str(self.path),
-                "exists and is not a run folder",
+                f"exists and is not a run folder{foreign}",
                 "choose another --out",
             )
 
@@ -87,13 +91,23 @@ class RunFolder:
             raise CheckpointError(
                 "run folder", str(self.path), "does not exist", "start it without --resume"
             )
-        if not self.is_started and (self._foreign() or not any(self.path.iterdir())):
+        self.refuse_links()
+        foreign = self._foreign()
+        if not self.is_started and (foreign is not None or not any(self.path.iterdir())):
             raise CheckpointError(
                 "run folder",
                 str(self.path),
-                "is not a run folder (no config.json)",
+                f"is not a run folder (no config.json{foreign or ''})",
                 "start a run without --resume in an empty one",
             )
+
+    def refuse_links(self) -> None:
+        """Raise where an entry is a link: a run writes, cuts and deletes what is in its folder.
+
+        Reading goes through links: a run that is only predicted from may be a set of them.
+        """
+        refuse_links(self.path)
+        refuse_checkpoint_links(self.checkpoints)
 
     def make(self) -> None:
         """Make the folder."""
@@ -107,9 +121,9 @@ class RunFolder:
     ) -> None:
         """Write what is known at the start; config.json comes last and makes it a run."""
         write_json(self._environment, {**environment(), "device": device})
-        write_json(self._preparation, preparation.to_json())
+        write_json(self.preparation, preparation.to_json())
         about = {"gossamer": gossamer_version(), "facts": asdict(facts)}
-        write_json(self._config, {**config.to_json(), **about})
+        write_json(self.config, {**config.to_json(), **about})
 
     def write_end(self, metrics: dict[str, Any], curves: dict[str, Any]) -> None:
         """Write the results; metrics.json comes last and makes the run finished."""
@@ -122,7 +136,7 @@ class RunFolder:
         Raises:
             CheckpointError: The file is missing, damaged, or of a Gossamer with other settings.
         """
-        values = read_json(self._config)
+        values = read_json(self.config)
         try:
             values.pop("gossamer")
             facts = Facts(**values.pop("facts"))
@@ -130,20 +144,20 @@ class RunFolder:
         except (GossamerError, AttributeError, KeyError, TypeError) as error:
             raise CheckpointError(
                 "config.json",
-                str(self._config),
+                str(self.config),
                 f"is damaged or of another version ({error})",
                 "use the Gossamer that wrote it",
             ) from error
 
     def read_preparation(self) -> Preparation:
         """How raw input becomes network input."""
-        values = read_json(self._preparation)
+        values = read_json(self.preparation)
         try:
             return Preparation.from_json(values)
         except GossamerError as error:
             raise CheckpointError(
                 "preparation.json",
-                str(self._preparation),
+                str(self.preparation),
                 f"is damaged ({error.rule})",
                 "take the file from a backup",
             ) from error
@@ -158,8 +172,12 @@ class RunFolder:
         values: dict[str, Any] = read_json(self._metrics)
         return values
 
-    def _foreign(self) -> bool:
-        return any(
-            p.name not in _BEFORE_CONFIG and not p.name.startswith(TEMPORARY)
-            for p in self.path.iterdir()
-        )
+    def _foreign(self) -> str | None:
+        """What shows that no run began here, for a message; ``None`` where nothing does."""
+        if not self.path.exists():
+            return None
+        if not self.path.is_dir():
+            return ""
+        names = {p.name for p in self.path.iterdir() if not p.name.startswith(TEMPORARY)}
+        names -= _BEFORE_CONFIG
+        return f": it holds {min(names)}" if names else None

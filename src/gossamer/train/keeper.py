@@ -14,6 +14,7 @@ from gossamer.train.folder import RunFolder
 from gossamer.train.loop import Epoch, Fit, Observer
 from gossamer.train.progress import Progress
 from gossamer.train.record import Record
+from gossamer.train.seal import run_entry, sums_of
 
 
 class Keeper(Observer):
@@ -41,6 +42,7 @@ class Keeper(Observer):
         self._best: dict[str, Any] | None = None
         self._saved_step: int | None = None
         self._size: dict[str, float | int] = {}
+        self._sums = sums_of(folder)
 
     def begin(self, fit: Fit, state: Mapping[str, Any] | None) -> None:
         """Start watching a fit, and bring it to the state of a checkpoint if there is one."""
@@ -59,6 +61,9 @@ class Keeper(Observer):
         if info.swap is not None:
             layers = {name: asdict(layer) for name, layer in info.swap.layers.items()}
             self._record.write("swap", fit.step, {"fraction": info.swap.fraction, "layers": layers})
+        if info.note is not None:
+            self._record.write("note", fit.step, {"text": info.note})
+            self._progress.message(f"step {fit.step}: {info.note}")
         shown = {"accuracy": info.accuracy, "nll": info.nll, "kl": info.kl}
         sparsity = {"sparsity": float(self._size["sparsity"])}
         self._progress.update(fit.epoch + 1, fit.step, {**shown, **sparsity})
@@ -104,5 +109,6 @@ class Keeper(Observer):
         del state["history"]  # the record holds it
         state["best"] = self._best
         keep = self._config.keep_checkpoints
-        save_checkpoint(self._folder.checkpoints, fit.step, state, keep=keep, best=best)
+        run = run_entry(self._sums, self._record.sealed)
+        save_checkpoint(self._folder.checkpoints, fit.step, state, keep=keep, best=best, run=run)
         self._saved_step = fit.step

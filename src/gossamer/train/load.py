@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,13 +11,14 @@ from typing import Any, Literal
 import torch
 
 from gossamer.data import Preparation
-from gossamer.errors import CheckpointError, UnknownName
+from gossamer.errors import CheckpointError, NonFinite, UnknownName
 from gossamer.prediction import Posterior, load
 from gossamer.train.assembly import Facts, build_method
-from gossamer.train.checkpoint import best, latest, load_checkpoint
+from gossamer.train.checkpoint import best, latest, load_checkpoint, run_of
 from gossamer.train.config import RunConfig
 from gossamer.train.device import CPU, portable, resolve_device
 from gossamer.train.folder import RunFolder
+from gossamer.train.seal import require_own_files, sums_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,7 @@ def load_run(
 
     Raises:
         CheckpointError: Not a run folder, damaged, or nothing was saved yet.
+        NonFinite: A weight is NaN or infinite: nothing could be answered.
     """
     folder = RunFolder(Path(path))
     config, facts = folder.read_config()
@@ -76,6 +79,7 @@ def load_run(
         except CheckpointError as error:
             notice = f"{error.name} {error.rule}; going on from the checkpoints"
         else:
+            require_own_files(folder, stored.about.get("files"), "the run's posterior")
             _require_same(folder, stored, preparation)
             here = stored if place == CPU else stored.to(place)
             return LoadedRun(config, here, int(stored.about["step"]), None)
@@ -87,21 +91,32 @@ def load_run(
             "has no checkpoint yet",
             "train on with: gossamer train --resume --out " + str(folder.path),
         )
+    require_own_files(folder, run_of(found.path), f"checkpoint {found.path.name}")
     with torch.random.fork_rng(devices=[]):  # the fresh weights and support are replaced at once
         method = build_method(config, facts, place)
     state = load_checkpoint(found)
     method.load_state_dict(portable(state["method"], state.get("device", "cpu"), place))
     posterior = method.posterior()
+    try:
+        posterior.require_finite()
+    except NonFinite as error:
+        name = f"{error.name} in {found.path}"
+        raise NonFinite(name, error.value, error.rule, error.hint) from error
     posterior.preparation = preparation
-    posterior.about = about_run(config, facts, found.step)
+    posterior.about = about_run(config, facts, found.step, sums_of(folder))
     bare = "without the run's finishing step, which only its posterior file holds"
     unfinished = None if config.finish == "none" else bare
     notices = [text for text in (notice, found.notice, unfinished) if text is not None]
     return LoadedRun(config, posterior, found.step, "; ".join(notices) or None)
 
 
-def about_run(config: RunConfig, facts: Facts, step: int) -> dict[str, Any]:
-    """What the posterior of a run tells of it: how to build the network, how to predict."""
+def about_run(
+    config: RunConfig, facts: Facts, step: int, files: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the posterior of a run tells of it: how to build the network, how to predict.
+
+    ``files`` are the checksums of the run's unchanging files.
+    """
     return {
         "model": {
             "name": config.model,
@@ -113,11 +128,12 @@ def about_run(config: RunConfig, facts: Facts, step: int) -> dict[str, Any]:
         "step": step,
         "num_samples": config.num_samples,
         "seed": config.seed,
+        "files": dict(files),
     }
 
 
 def _require_same(folder: RunFolder, posterior: Posterior, preparation: Preparation) -> None:
-    """The posterior has a checksum; preparation.json has none, and is what a person can edit."""
+    """Posteriors of earlier versions know no checksum of preparation.json; all hold its content."""
     if posterior.preparation != preparation:
         raise CheckpointError(
             "preparation.json",

@@ -7,6 +7,7 @@ one, wall-clock fields (``seconds``) apart.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from gossamer.errors import CheckpointError
-from gossamer.files import finite, not_written
+from gossamer.files import finite, not_written, open_unlinked
 
 
 class Record:
@@ -31,8 +32,13 @@ class Record:
         self._path = path
         if resume_step is not None and path.exists():
             _cut(path, resume_step)
+        self._digest, self._lines = hashlib.sha256(), 0
+        if path.is_file():
+            self._count(_content(path))
         try:
-            self._file: TextIOWrapper = path.open("a", encoding="utf-8", buffering=1, newline="\n")
+            self._file: TextIOWrapper = open(  # noqa: SIM115 (closed by its owner)
+                path, "a", encoding="utf-8", buffering=1, newline="\n", opener=_unlinked
+            )
         except OSError as error:
             raise not_written(path, error) from error
 
@@ -48,11 +54,22 @@ class Record:
             CheckpointError: The disk is full.
         """
         record = finite({"kind": kind, "step": step, **fields})
+        line = json.dumps(record, allow_nan=False) + "\n"
         try:
-            self._file.write(json.dumps(record, allow_nan=False) + "\n")
+            self._file.write(line)
             self._file.flush()
         except OSError as error:
             raise not_written(self._path, error) from error
+        self._count(line.encode())
+
+    @property
+    def sealed(self) -> dict[str, Any]:
+        """Number and SHA-256 of all lines so far, by which a checkpoint knows them again."""
+        return {"lines": self._lines, "sha256": self._digest.hexdigest()}
+
+    def _count(self, content: bytes) -> None:
+        self._digest.update(content)
+        self._lines += content.count(b"\n")
 
     def sync(self) -> None:
         """Wait until the disk has all records; called before a checkpoint that counts on them."""
@@ -99,17 +116,29 @@ def _cut(path: Path, step: int) -> None:
         if record["step"] > step:
             break
         end = line_end
-    os.truncate(path, end)
-
-
-def _lines(path: Path) -> list[tuple[dict[str, Any], int]]:
-    """The records, each with the byte offset at which its line ends."""
+    descriptor = open_unlinked(path, os.O_RDWR)
     try:
-        content = path.read_bytes()
+        os.truncate(descriptor, end)
+    finally:
+        os.close(descriptor)
+
+
+def _unlinked(path: str, flags: int) -> int:
+    return open_unlinked(Path(path), flags)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
     except OSError as error:
         raise CheckpointError(
             path.name, str(path), f"cannot be read ({error.strerror})", "is this a run folder?"
         ) from error
+
+
+def _lines(path: Path) -> list[tuple[dict[str, Any], int]]:
+    """The records, each with the byte offset at which its line ends."""
+    content = _content(path)
     found: list[tuple[dict[str, Any], int]] = []
     lines = content.split(b"\n")
     end = 0

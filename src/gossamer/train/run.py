@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from gossamer.errors import CheckpointError, InvalidValue
-from gossamer.files import FolderLock, environment, remove_leftovers
+from gossamer.files import FolderLock, remove_leftovers
 from gossamer.train import evaluation
 from gossamer.train.assembly import Assembly, assemble
 from gossamer.train.checkpoint import (
@@ -19,11 +19,14 @@ from gossamer.train.checkpoint import (
     best,
     latest,
     load_checkpoint,
+    newest,
     newest_step,
+    run_of,
     size_in_bytes,
 )
 from gossamer.train.config import RunConfig
 from gossamer.train.device import device_of, own_noise, portable, resolve_device
+from gossamer.train.environment import environment
 from gossamer.train.evaluation import VALIDATION_SAMPLES, Metrics
 from gossamer.train.examples import Batches
 from gossamer.train.finishing import check_finish, finished
@@ -33,6 +36,7 @@ from gossamer.train.load import about_run
 from gossamer.train.loop import Fit
 from gossamer.train.progress import Progress, SilentProgress
 from gossamer.train.record import Record
+from gossamer.train.seal import require_own_files, require_own_record, sums_of
 from gossamer.train.stopping import Stop, interruptible
 
 
@@ -80,8 +84,9 @@ def train(
         stop: Asked after every step.
 
     Raises:
-        CheckpointError: The folder holds a run (without ``resume``), holds something else, is in
-            use by another process, is damaged, or the disk is full.
+        CheckpointError: The folder holds a run (without ``resume``), holds something else or a
+            link, is in use by another process, is damaged, or the disk is full; or settings,
+            preparation or record are of another run than the checkpoints.
         InvalidValue: A setting against its rule, or other settings than the run's with ``resume``.
         InvalidData: Data that cannot be used, or that changed since the run began.
     """
@@ -130,7 +135,17 @@ def _settings(config: RunConfig | None, folder: RunFolder) -> RunConfig:
     return stored
 
 
+def _require_own(folder: RunFolder, checkpoint: Path) -> None:
+    """Raise where settings, preparation or record are of another run than a checkpoint."""
+    stated, by = run_of(checkpoint), f"checkpoint {checkpoint.name}"
+    require_own_files(folder, stated, by)
+    require_own_record(folder, stated, by)
+
+
 def _already_finished(config: RunConfig, folder: RunFolder, progress: Progress) -> RunResult:
+    checkpoint = newest(folder.checkpoints)
+    if checkpoint is not None:
+        _require_own(folder, checkpoint)
     metrics = folder.read_metrics()
     _, facts = folder.read_config()
     message = f"{folder.path} is finished already: {_figures(metrics)}"
@@ -150,6 +165,8 @@ def _sit(
     stop: Stop | None,
 ) -> RunResult:
     found = latest(folder.checkpoints)
+    if found is not None:
+        _require_own(folder, found.path)
     device = str(device_of(assembly.method.model))
     if folder.is_started:
         _tell_of_changes(folder, found, progress, device)
@@ -209,7 +226,7 @@ def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) 
         assembly.method.load_state_dict(portable(state["method"], saved_on, fit.device))
     posterior, judged = finished(config, assembly)
     posterior.preparation = assembly.dataset.preparation
-    posterior.about = about_run(config, assembly.facts, chosen.step)
+    posterior.about = about_run(config, assembly.facts, chosen.step, sums_of(folder))
     metrics, curves = evaluation.evaluate(
         posterior,
         judged,

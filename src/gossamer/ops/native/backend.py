@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gossamer.errors import InvalidData
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout
 from gossamer.ops.native import library
@@ -23,10 +24,12 @@ from gossamer.ops.native.samples import runs_together, together
 from gossamer.ops.pattern import Pattern
 from gossamer.ops.torch.draws import one_by_one
 from gossamer.ops.torch.masked import MaskedBackend
-from gossamer.ops.torch_private import is_transformed
+from gossamer.ops.torch_private import has_memory
 
 _MASKED = MaskedBackend()
 _INDEX_LIMIT = 2**31
+_PLACES = DERIVED.index("col_rows")
+"""Of the derived tensors: the one that every pattern has with an entry per kept weight."""
 
 FULL_LIMIT = 2**16
 """Weights up to which a full support is worth the 12 bytes each that the kernels read it by."""
@@ -76,6 +79,7 @@ class NativeBackend:
         """See ``Backend.product``."""
         if not _runs(x, values, pattern, layout, bias):
             return _MASKED.product(x, values, pattern.bare, layout, bias, growth)
+        _require_count("values of the weights", values, pattern)
         shaped = _Shaped(x, layout)
         call = shaped.call(pattern, growth)
         return shaped.restore(product(shaped.x, values, bias, call))
@@ -94,6 +98,8 @@ class NativeBackend:
         """See ``Backend.local``."""
         if variance.dtype != mean.dtype or not _runs(x, mean, pattern, layout, bias):
             return _MASKED.local(x, mean, variance, pattern.bare, layout, bias, seed, growth)
+        _require_count("means of the weights", mean, pattern)
+        _require_count("variances of the weights", variance, pattern)
         shaped = _Shaped(x, layout)
         call = shaped.call(pattern, growth)
         return shaped.restore(local(shaped.x, mean, variance, bias, seed, call))
@@ -110,6 +116,8 @@ class NativeBackend:
         """See ``Backend.moments``."""
         if not _runs(x, mean, pattern, layout, bias):
             return _MASKED.moments(x, mean, variance, pattern.bare, layout, bias)
+        _require_count("means of the weights", mean, pattern)
+        _require_count("variances of the weights", variance, pattern)
         shaped = _Shaped(x, layout)
         call = shaped.call(pattern, None)
         centre, spread = moments(shaped.x, mean, variance, bias, call)
@@ -127,6 +135,8 @@ class NativeBackend:
     ) -> Tensor:
         """See ``Backend.samples``."""
         if _runs(x, mean, pattern, layout, bias) and runs_together(layout):
+            _require_count("means of the weights", mean, pattern)
+            _require_count("deviations of the weights", std, pattern)
             shaped = _Shaped(x, layout)
             call = shaped.call(pattern, None)
             return shaped.restore(together(shaped.x, mean, std, bias, seeds, call))
@@ -137,6 +147,17 @@ class NativeBackend:
         return one_by_one(product, x, mean, std, seeds)
 
 
+def _require_count(name: str, vector: Tensor, pattern: Pattern) -> None:
+    """Raise unless there is a value for every kept weight: a kernel would read beyond the last."""
+    if vector.numel() != pattern.derived[_PLACES].numel():
+        raise InvalidData(
+            name,
+            tuple(vector.shape),
+            f"must have one value for each of the {pattern.derived[_PLACES].numel()} kept weights",
+            "change the support with gossamer.nn.move, not the data of a parameter",
+        )
+
+
 def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Tensor | None) -> bool:
     """Whether the kernels take this call.
 
@@ -145,10 +166,10 @@ def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Ten
     wrong with it, where a kernel would read beyond it.
     """
     return (
-        not is_transformed()
+        has_memory(x)
         and len(pattern.derived) > 0
         and values.numel() > 0
-        and x.device.type == "cpu"
+        and x.is_cpu
         and x.dtype == values.dtype
         and x.dtype in library.DTYPES
         and not torch.is_autocast_enabled("cpu")

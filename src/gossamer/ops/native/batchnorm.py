@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.ops.native import library
+from gossamer.errors import InvalidData
+from gossamer.ops.native import checks, library
 from gossamer.ops.native.once import once_differentiable
 from gossamer.ops.torch_private import (
     is_forward_differentiated,
@@ -148,6 +149,7 @@ def _run_backward(
     needs_dresidual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x, weight, gradient = x.contiguous(), weight.contiguous(), gradient.contiguous()
+    mean, inverse = mean.contiguous(), inverse.contiguous()
     dx = torch.empty(x.shape if needs_dx else [0], dtype=x.dtype)
     dresidual = torch.empty(x.shape if needs_dresidual else [0], dtype=x.dtype)
     dweight, dbias = torch.empty_like(mean), torch.empty_like(mean)
@@ -167,8 +169,40 @@ def _run_backward(
     return dx, dweight, dbias, dresidual
 
 
-_batchnorm = torch.library.custom_op("gossamer::batchnorm", _run, mutates_args=())
-_backward = torch.library.custom_op("gossamer::batchnorm_backward", _run_backward, mutates_args=())
+def _require(x: Tensor, vectors: dict[str, Tensor], others: dict[str, Tensor | None]) -> None:
+    """Raise unless these are a batch ``[B, C, ...]``, vectors ``[C]``, and tensors like it."""
+    dtype = checks.require_float("x", x)
+    if x.dim() < 2 or x.numel() == 0:
+        raise InvalidData("x", tuple(x.shape), "must have rows and channels")
+    for name, vector in vectors.items():
+        checks.require(name, vector, x.shape[1:2], dtype)
+    for name, tensor in others.items():
+        if tensor is not None:
+            checks.require(name, tensor, x.shape, dtype)
+
+
+@torch.library.custom_op("gossamer::batchnorm", mutates_args=())
+def _batchnorm(
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _require(x, {"weight": weight, "bias": bias}, {"residual": residual})
+    return _run(x, weight, bias, residual, eps, relu)
+
+
+@torch.library.custom_op("gossamer::batchnorm_backward", mutates_args=())
+def _backward(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
+    y: Tensor | None,
+    needs_dx: bool,
+    needs_dresidual: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    vectors = {"weight": weight, "mean": mean, "inverse": inverse}
+    _require(x, vectors, {"gradient": gradient, "y": y})
+    return _run_backward(gradient, x, weight, mean, inverse, y, needs_dx, needs_dresidual)
 
 
 @_batchnorm.register_fake

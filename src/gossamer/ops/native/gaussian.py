@@ -14,28 +14,27 @@ import torch
 from torch import Tensor
 
 from gossamer.core.gaussian import std_from_raw
-from gossamer.ops.native import library
+from gossamer.errors import InvalidData, InvalidValue
+from gossamer.ops.native import checks, library
 from gossamer.ops.native.once import once_differentiable
-from gossamer.ops.torch_private import is_transformed
+from gossamer.ops.torch_private import has_memory, is_recorded
 
 _VARIANCE, _VARIANCE_BACKWARD, _KL = range(3)
 
 
 def is_fused(*parameters: Tensor) -> bool:
     """Whether ``variance`` and ``kl_sum`` run on these parameters."""
-    return (
-        not is_transformed()
-        and library.is_available()
-        and all(
-            p.device.type == "cpu" and p.dtype in library.DTYPES and p.dtype == parameters[0].dtype
-            for p in parameters
-        )
+    return library.is_available() and all(
+        has_memory(p)
+        and (p.is_cpu and p.dtype in library.DTYPES and p.dtype == parameters[0].dtype)
+        for p in parameters
     )
 
 
 def variance(raw: Tensor) -> Tensor:
     """softplus(raw)² ``[nnz]``, differentiable once."""
-    run: Any = _variance if torch.compiler.is_compiling() else _Variance.apply
+    traced = torch.compiler.is_compiling() or is_recorded()
+    run: Any = _variance if traced else _Variance.apply
     found: Tensor = run(raw)
     return found
 
@@ -52,7 +51,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def kl_sum(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
     """Σ KL(N(mean, softplus(raw)²) || N(0, prior_std²)), 0-d, summed in double."""
-    run: Any = _kl if torch.compiler.is_compiling() else _KlSum.apply
+    run: Any = _kl if torch.compiler.is_compiling() or is_recorded() else _KlSum.apply
     saves = torch.is_grad_enabled() and raw.requires_grad
     found: Tensor = run(mean, raw, prior_std, saves)[0]
     return found
@@ -60,6 +59,12 @@ def kl_sum(mean: Tensor, raw: Tensor, prior_std: float) -> Tensor:
 
 def second_moment(mean: Tensor, raw: Tensor) -> float:
     """Σ (mean² + softplus(raw)²), summed in double and in one order for any number of threads."""
+    if mean.numel() != raw.numel():
+        raise InvalidData(
+            "deviations of the weights",
+            tuple(raw.shape),
+            f"must have the shape of the means, {mean.shape}",
+        )
     mean, raw, total = mean.detach().contiguous(), raw.detach().contiguous(), ctypes.c_double()
     library.check(
         library.loaded().gs_second_moment(
@@ -103,6 +108,12 @@ def run_variance_backward(raw: Tensor, gradient: Tensor) -> Tensor:
 
 def _run_kl(mean: Tensor, raw: Tensor, prior_std: float, saves: bool) -> tuple[Tensor, Tensor]:
     """The sum and, if it is kept, the gradient of ``raw``: one logarithm and softplus for both."""
+    if mean.numel() != raw.numel():
+        raise InvalidData(
+            "deviations of the weights",
+            tuple(raw.shape),
+            f"must have the shape of the means, {mean.shape}",
+        )
     mean, raw = mean.contiguous(), raw.contiguous()
     raw_grad = raw.new_empty(raw.shape if saves else [0])
     address = library.address(raw_grad)
@@ -110,11 +121,24 @@ def _run_kl(mean: Tensor, raw: Tensor, prior_std: float, saves: bool) -> tuple[T
     return raw.new_tensor(total), raw_grad
 
 
-_variance = torch.library.custom_op("gossamer::variance", run_variance, mutates_args=())
-_variance_backward = torch.library.custom_op(
-    "gossamer::variance_backward", run_variance_backward, mutates_args=()
-)
-_kl = torch.library.custom_op("gossamer::kl", _run_kl, mutates_args=())
+@torch.library.custom_op("gossamer::variance", mutates_args=())
+def _variance(raw: Tensor) -> Tensor:
+    checks.require_float("raw", raw)
+    return run_variance(raw)
+
+
+@torch.library.custom_op("gossamer::variance_backward", mutates_args=())
+def _variance_backward(raw: Tensor, gradient: Tensor) -> Tensor:
+    checks.require("gradient", gradient, raw.shape, checks.require_float("raw", raw))
+    return run_variance_backward(raw, gradient)
+
+
+@torch.library.custom_op("gossamer::kl", mutates_args=())
+def _kl(mean: Tensor, raw: Tensor, prior_std: float, saves: bool) -> tuple[Tensor, Tensor]:
+    checks.require("mean", mean, raw.shape, checks.require_float("raw", raw))
+    if not prior_std > 0.0:
+        raise InvalidValue("prior_std", prior_std, "must be positive")
+    return _run_kl(mean, raw, prior_std, saves)
 
 
 @_variance.register_fake

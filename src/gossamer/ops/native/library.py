@@ -22,7 +22,11 @@ DTYPES = {torch.float32: 0, torch.float64: 1}
 _STATUS = {
     1: ("memory", "is not enough for the native engine's workspace", "use a smaller batch"),
     2: ("layer", "is too large for the native engine's 32-bit offsets", "use backend='masked'"),
-    3: ("arguments", "do not describe a layer", "rebuild the layer's pattern"),
+    3: (
+        "arguments",
+        "do not describe a layer with all its arrays in memory",
+        "give plain tensors on the CPU, and rebuild the layer's pattern",
+    ),
 }
 
 _Spatial = c_int64 * 3

@@ -1,8 +1,8 @@
 """The native engine's operators, registered with torch.
 
 One per kind of output, each with a shape-only twin for tracing and a gradient. Traced code calls
-the registered operators; eager code takes the same kernels through ``torch.autograd.Function``,
-whose calls cost far less.
+the registered operators, which check all they are given; eager code takes the same kernels through
+``torch.autograd.Function``, whose calls cost far less and whose arguments the backend has checked.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ import torch
 from torch import Tensor
 
 from gossamer.ops.native import kernels
+from gossamer.ops.native.checks import (
+    checked_call,
+    require_backward,
+    require_product,
+    require_seed,
+)
 from gossamer.ops.native.geometry import decode, encode
 from gossamer.ops.native.kernels import Call
 from gossamer.ops.native.once import once_differentiable
 from gossamer.ops.native.streaming import catch_streamed
+from gossamer.ops.torch_private import is_recorded
 
 
 def _call_of(
@@ -66,7 +73,9 @@ def _product_op(
     growth: Sequence[Tensor],
     spec: Sequence[int],
 ) -> Tensor:
-    return _product(x, values, bias, _call_of(indices, derived, growth, spec))
+    call = checked_call(indices, derived, growth, spec)
+    require_product(x, values, None, bias, call)
+    return _product(x, values, bias, call)
 
 
 @torch.library.custom_op("gossamer::native_local", mutates_args=())
@@ -82,7 +91,9 @@ def _local_op(
     growth: Sequence[Tensor],
     spec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    call = _call_of(indices, derived, growth, spec)
+    call = checked_call(indices, derived, growth, spec)
+    require_product(x, mean, variance, bias, call)
+    require_seed(seed)
     return _local(x, mean, variance, bias, seed, saves, call)
 
 
@@ -97,7 +108,9 @@ def _moments_op(
     growth: Sequence[Tensor],
     spec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    return _moments(x, mean, variance, bias, _call_of(indices, derived, growth, spec))
+    call = checked_call(indices, derived, growth, spec)
+    require_product(x, mean, variance, bias, call)
+    return _moments(x, mean, variance, bias, call)
 
 
 @torch.library.custom_op("gossamer::native_backward", mutates_args=())
@@ -113,7 +126,8 @@ def _backward_op(
     spec: Sequence[int],
     needs_dx: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    call = _call_of(indices, derived, (), spec)
+    call = checked_call(indices, derived, (), spec)
+    require_backward(gradient, gradient2, slope, x, mean, variance, call)
     return kernels.backward(gradient, gradient2, slope, x, mean, variance, call, needs_dx)
 
 
@@ -330,7 +344,7 @@ def _arguments(call: Call) -> tuple[Any, ...]:
 
 def product(x: Tensor, values: Tensor, bias: Tensor | None, call: Call) -> Tensor:
     """W x + b."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_recorded():
         traced: Tensor = _product_op(x, values, bias, *_arguments(call))
         return traced
     run: Any = _Product.apply
@@ -344,7 +358,7 @@ def local(
     """Local reparameterisation; see ``Backend.local``."""
     needed = (x.requires_grad, mean.requires_grad, variance.requires_grad)
     saves = torch.is_grad_enabled() and any(needed)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_recorded():
         traced: Tensor = _local_op(x, mean, variance, bias, seed, saves, *_arguments(call))[0]
         return traced
     run: Any = _Local.apply
@@ -356,7 +370,7 @@ def moments(
     x: Tensor, mean: Tensor, variance: Tensor, bias: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output for a fixed input."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_recorded():
         centre, spread = _moments_op(x, mean, variance, bias, *_arguments(call))
         return centre, spread
     run: Any = _Moments.apply

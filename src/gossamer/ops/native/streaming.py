@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from gossamer.errors import InvalidData
 from gossamer.ops.growth import Growth
 from gossamer.ops.layout import Layout
-from gossamer.ops.native.geometry import decode
+from gossamer.ops.native.checks import layout_of
+from gossamer.ops.native.geometry import output_shape
 
 BLOCK = 2**19
 """Values of the dense gradient that exist at once (2 MB in float32), at least one row."""
@@ -36,11 +38,13 @@ def _catch_streamed(
     spec: Sequence[int],
 ) -> None:
     growth = Growth(scores, positions, own, dense, task)
+    layout = layout_of(spec)
+    growth.require(layout.numel, indices)
+    _require_pass(x, gradient, own_gradient, indices, layout)
     again = growth.note_use()
     if growth.needs_dense:
         growth.forget()
         return
-    layout = decode(tuple(spec))
     if dense.numel() > 0:
         if not again:
             growth.new_pass()
@@ -59,6 +63,23 @@ def _catch_streamed(
     order = best.scores.sort(descending=True, stable=True).indices
     scores.copy_(best.scores[order])
     positions.copy_(best.positions[order])
+
+
+def _require_pass(
+    x: Tensor, gradient: Tensor, own_gradient: Tensor, indices: Tensor, layout: Layout
+) -> None:
+    """Raise unless these are input and gradients of one use of the layer."""
+    shape = tuple(x.shape)
+    if len(shape) != 2 + layout.dims or shape[1] != layout.channels:
+        raise InvalidData("x", shape, f"must have {layout.channels} channels, batch first")
+    right = {"gradient": (gradient, output_shape(layout, shape))}
+    right["own_gradient"] = (own_gradient, list(indices.shape))
+    for name, (tensor, wanted) in right.items():
+        if list(tensor.shape) != wanted or tensor.dtype != x.dtype:
+            found = f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise InvalidData(name, found, f"must be {x.dtype} of the shape {tuple(wanted)}")
+    if not x.is_floating_point() or x.layout != torch.strided:
+        raise InvalidData("x", f"{x.dtype}, {x.layout}", "must be dense and hold real numbers")
 
 
 @_catch_streamed.register_fake
