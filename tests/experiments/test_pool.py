@@ -76,7 +76,7 @@ def test_processes_are_stopped_at_an_interrupt_and_the_same_call_goes_on(
     monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
     get_reusable_executor().shutdown()  # processes of other tests
     out = tmp_path / "out"
-    experiment = experiment_of(tmp_path, ["sleeps", "plain", "plain"])
+    experiment = experiment_of(tmp_path, ["sleeps", "plain", "waits"])
     watch, began = watcher(interrupt_after=2), time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out, watch, 2)

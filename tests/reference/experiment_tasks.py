@@ -33,6 +33,10 @@ def work(settings: Work, watch: Watch) -> dict[str, Any]:
         for _ in range(6000):
             time.sleep(0.1)
             watch.tell(0.5, "asleep")
+    if kind == "waits":  # until the first one is at work and has said so
+        while "0" not in Path(settings.marks).read_text().split():
+            time.sleep(0.05)
+        time.sleep(1.0)
     if kind == "slow":
         time.sleep(0.2)
     if kind == "diverges":
