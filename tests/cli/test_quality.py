@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cli.test_train import TINY
-from gossamer.train.quality import METHODS
+from gossamer.train.quality import METHODS, NORMALISED
 
 Call = Callable[..., Any]
 
@@ -34,6 +34,13 @@ def test_real_targets_have_a_method_of_their_own(gossamer: Call) -> None:
     config = config_of(found["run"])
     assert config["method"] == METHODS["regression"][0] == "rigl"
     assert config["method_options"] == {**METHODS["regression"][1], "lr_floor": 0.5}
+
+
+def test_batch_normalisation_has_the_method_of_its_own(gossamer: Call) -> None:
+    words = ("--data", "digits", "--model", "resnet20", "--epochs", "1", "--set", "limit_train=150")
+    gossamer("train", *words, "--out", "it")
+    config = config_of("it")
+    assert (config["method"], config["method_options"]) == NORMALISED
 
 
 def test_settings_change_a_quality_and_members_follow(gossamer: Call) -> None:

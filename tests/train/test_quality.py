@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+from gossamer import models
 from gossamer.errors import UnknownName
 from gossamer.inference import METHODS
 from gossamer.train import RunConfig, RunFolder, SilentProgress, train
-from gossamer.train.quality import DEFAULT, QUALITIES, settled, with_quality
+from gossamer.train.quality import DEFAULT, QUALITIES, normalises, settled, with_quality
 
 
 def test_qualities_are_valid_and_in_order_of_cost():
@@ -33,6 +35,15 @@ def test_the_data_decide_the_method(tmp_path):
     assert with_quality(told, "fast").method == "ngvi"
     with pytest.raises(UnknownName, match="target column"):
         with_quality(RunConfig(data=str(table), target="c"), "fast")
+
+
+@pytest.mark.parametrize(("model", "method"), [("lenet", "ngvi"), ("resnet20", "rigl")])
+def test_batch_normalisation_decides_too(model, method):
+    before = torch.get_rng_state()
+    assert with_quality(RunConfig(data="fashion_mnist", model=model), "fast").method == method
+    assert torch.equal(torch.get_rng_state(), before)
+    has_it = any("BatchNorm" in type(m).__name__ for m in getattr(models, model)().modules())
+    assert normalises(model) == has_it == (method == "rigl")
 
 
 def test_what_was_set_before_stays():

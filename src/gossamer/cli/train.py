@@ -57,8 +57,8 @@ SHIFT_HELP = (
     "rotation, noise, blur, contrast, or all that fit; may be repeated"
 )
 
-_OF_DATA = ("data", "data_dir", "target", "task", "split")
-"""Settings that say what the data are, by which a quality chooses its method."""
+_OF_CHOICE = ("data", "data_dir", "target", "task", "split", "model")
+"""Settings by which a quality chooses its method: what the data and the network are."""
 
 _EPILOG = """\
 Any setting can be given as --set key=value: one of the run (epochs=20, select=best), of the method
@@ -215,8 +215,8 @@ def _new(quality: str | None, given: list[str], lists: dict[str, list[str]]) -> 
     if quality is None:
         return _config(RunConfig(), given, lists)
     names = [each.partition("=")[0].strip() for each in given]
-    of_data = [each for each, name in zip(given, names, strict=True) if name in _OF_DATA]
-    base = with_quality(settings.apply(RunConfig(), of_data), quality)
+    of_choice = [each for each, name in zip(given, names, strict=True) if name in _OF_CHOICE]
+    base = with_quality(settings.apply(RunConfig(), of_choice), quality)
     config = _config(base, given, lists)
     is_told = "member_sparsity" in names
     return config if is_told else settled(config, quality)

@@ -7,11 +7,16 @@ figures.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.data import task_of
 from gossamer.data.prepare.target import Task
 from gossamer.errors import UnknownName
+from gossamer.models import MODELS, build_model
 from gossamer.train.config import RunConfig
 
 _SHARED: dict[str, Any] = {"sparsity": 0.95, "lr_factor": 2.0, "average": 0.25, "lr_floor": 0.3}
@@ -22,6 +27,11 @@ METHODS: dict[Task, tuple[str, dict[str, Any]]] = {
 }
 """By task: the method of all presets, and its settings. The noise of ``ngvi`` costs tables of some
 hundred rows half of their accuracy."""
+
+NORMALISED = ("rigl", _SHARED)
+"""The method of networks with batch normalisation, whatever the task: weights before a
+normalisation have no scale of their own, and noise that is small beside others is large beside
+them. On validation images ``ngvi`` was behind by 0.05 nats (ResNet-20, CIFAR-10)."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,8 @@ class Quality:
 QUALITIES: dict[str, Quality] = {
     "fast": Quality(
         1,
-        "one sparse network, trained under noise, its weights averaged, with a Gaussian last layer",
+        "one sparse network, its weights averaged, with a Gaussian last layer; under noise where "
+        "that helps",
         cost=1.0,
         memory=1.7,
     ),
@@ -62,7 +73,7 @@ def with_quality(config: RunConfig, name: str) -> RunConfig:
     """The config with the settings of a quality; sparsity and all else stay as they are.
 
     Args:
-        config: The run; its data decide the method, and a file is read for that.
+        config: The run; its data and its network decide the method, and a file is read for that.
         name: Key of ``QUALITIES``.
 
     Example:
@@ -73,15 +84,7 @@ def with_quality(config: RunConfig, name: str) -> RunConfig:
     if name not in QUALITIES:
         raise UnknownName("quality", name, list(QUALITIES))
     members = QUALITIES[name].members
-    method, options = METHODS[
-        task_of(
-            config.data,
-            data_dir=config.data_dir,
-            target=config.target,
-            task=config.task,
-            split=config.split,
-        )
-    ]
+    method, options = _method_of(config)
     found = replace(
         config,
         method=method,
@@ -91,6 +94,31 @@ def with_quality(config: RunConfig, name: str) -> RunConfig:
         finish="last_layer",
     )
     return settled(found, name)
+
+
+def _method_of(config: RunConfig) -> tuple[str, dict[str, Any]]:
+    if config.model in MODELS and normalises(config.model):
+        return NORMALISED
+    task = task_of(
+        config.data,
+        data_dir=config.data_dir,
+        target=config.target,
+        task=config.task,
+        split=config.split,
+    )
+    return METHODS[task]
+
+
+@cache
+def normalises(model: str) -> bool:
+    """Whether a network of ``gossamer.models`` has batch normalisation.
+
+    Args:
+        model: Key of ``MODELS``; built without memory, for images of 32 by 32.
+    """
+    with torch.device("meta"):
+        network = build_model(model, input_shape=(3, 32, 32), output_size=10)
+    return any(isinstance(each, _BatchNorm) for each in network.modules())
 
 
 def settled(config: RunConfig, name: str) -> RunConfig:

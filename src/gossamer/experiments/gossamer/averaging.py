@@ -1,8 +1,8 @@
 """``gossamer/averaging``: how the presets of ``--quality`` were chosen, on validation images.
 
-LeNet on Fashion-MNIST and MNIST at 95 % sparsity, as many training rows as in
-``gossamer/uncertainty``, judged on other rows of the training file after a finishing step from
-further ones: no run here looks at test points. ``--seed 100`` takes seeds that
+LeNet on Fashion-MNIST and MNIST and ResNet-20 on CIFAR-10 at 95 % sparsity, as many training rows
+as in ``gossamer/uncertainty``, judged on other rows of the training file after a finishing step
+from further ones: no run here looks at test points. ``--seed 100`` takes seeds that
 ``gossamer/uncertainty`` does not use.
 """
 
@@ -15,7 +15,7 @@ from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.gossamer.uncertainty.problems import PROBLEMS
 from gossamer.experiments.table import RunTable, repeated
 from gossamer.experiments.task import RunTask
-from gossamer.train.quality import METHODS
+from gossamer.train.quality import METHODS, NORMALISED
 
 _SPARSE = {"sparsity": 0.95}
 _FASTER = {**_SPARSE, "lr_factor": 2.0}
@@ -33,18 +33,24 @@ _LINES: tuple[tuple[str, str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("ngvi-floor", "ngvi × 2, floor 0.6, mean", "ngvi", {**_MEAN, "lr_floor": 0.6}, {}),
     (
         "fast",
-        "ngvi × 2, averaged, mean, last layer: fast",
+        "ngvi × 2, averaged, mean, last layer: fast without batch normalisation",
         *METHODS["classification"],
+        {"finish": "last_layer"},
+    ),
+    (
+        "fast-normalised",
+        "RigL × 2, averaged, last layer: fast with it",
+        *NORMALISED,
         {"finish": "last_layer"},
     ),
 )
 
-_ROWS = {"fashion": (18_000, 8_000), "mnist": (7_200, 6_800)}
+_ROWS = {"fashion": (18_000, 8_000), "mnist": (7_200, 6_800), "cifar10": (9_000, 6_000)}
 """Rows that train, as in ``gossamer/uncertainty``, and rows of which half choose, half judge."""
 
 
 def tasks(scope: Scope) -> list[RunTask]:
-    """The runs of all lines on both sets."""
+    """The runs of all lines on all sets."""
     found: list[RunTask] = []
     for problem in PROBLEMS:
         if problem.key not in _ROWS:
