@@ -349,7 +349,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("then", "told"),
         [
-            (nn.LayerNorm(4), "module then = LayerNorm: has no rule"),
+            (nn.GroupNorm(2, 4), "module then = GroupNorm: has no rule"),
             (lambda x: torch.softmax(x, 1), "operation = softmax"),
             (lambda x: x * x, "operation = mul"),
             (lambda x: 1.0 / x, "operation = truediv"),

@@ -11,8 +11,8 @@ from torch import Tensor
 from gossamer.prediction.combine import join
 from gossamer.prediction.draws import NoiseDraws
 from gossamer.prediction.finite import blame, require_finite_answer
+from gossamer.prediction.moments.form import Moments
 from gossamer.prediction.moments.propagate import propagate, record
-from gossamer.prediction.moments.rules import Moments
 from gossamer.prediction.passes import ROW_BLOCK, passes_of, rows_meet_in
 from gossamer.prediction.prediction import Prediction
 

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from gossamer.errors import InvalidValue
 from gossamer.nn import NativeBatchNorm, dropout_of, is_stochastic
-from gossamer.prediction.moments.rules import RULES, Moments, rule_of
+from gossamer.prediction.moments.form import Moments
+from gossamer.prediction.moments.rules import RULES, rule_of
 
 _MODULES: dict[Callable[..., Any], type[nn.Module]] = {
     F.relu: nn.ReLU,
@@ -189,6 +190,10 @@ def _by_name(name: str, function: Callable[..., Any], args: Any, kwargs: Any) ->
         if is_product and not isinstance(factor, Moments):
             scale = _SCALES[name]
             return Moments(scale(x.mean, factor), scale(x.variance, factor * factor))
+    if name == "mean" and isinstance(first, Moments):
+        mean = function(first.mean, *args[1:], **kwargs)
+        count = first.mean.numel() / mean.numel()
+        return Moments(mean, function(first.variance, *args[1:], **kwargs) / count)
     raise _unknown("operation", name)
 
 
@@ -221,5 +226,7 @@ def _is_random(args: Any, kwargs: Any) -> bool:
 
 def _unknown(kind: str, name: str) -> InvalidValue:
     modules = sorted(k.__name__ for k in RULES if k.__module__.startswith("torch"))
-    known = ", ".join(["sparse layers", *modules, *sorted(_MOVES), "add", "sub", "mul", "cat"])
+    known = ", ".join(
+        ["sparse layers", *modules, *sorted(_MOVES), "add", "sub", "mul", "mean", "cat"]
+    )
     return InvalidValue(kind, name, "has no rule for moments", f"use predict; known are {known}")

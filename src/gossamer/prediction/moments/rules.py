@@ -1,7 +1,8 @@
-"""Activations as independent Gaussians, and what every kind of layer makes of them.
+"""What every kind of layer makes of activations that are independent Gaussians.
 
 A rule takes a module and ``Moments`` and returns ``Moments``. Elements are taken to be independent;
-that and the Gaussian shape are the two approximations, everything else is exact.
+that and the Gaussian shape are the two approximations, everything else is exact, but for
+normalisations over features, which are first order (``normalise``).
 """
 
 from __future__ import annotations
@@ -20,27 +21,8 @@ from torch.nn import functional as F
 from gossamer.core.rectified import max_moments, relu_moments, smooth_moments
 from gossamer.errors import InvalidValue
 from gossamer.nn import NativeBatchNorm, SparseLayer, UnitDropout, dropout_of
-
-
-class Moments:
-    """Mean and variance of every element of an activation, two tensors of one shape."""
-
-    def __init__(self, mean: Tensor, variance: Tensor) -> None:
-        self._pair = (mean, variance)
-
-    @property
-    def mean(self) -> Tensor:
-        """Of every element."""
-        return self._pair[0]
-
-    @property
-    def variance(self) -> Tensor:
-        """Of every element."""
-        return self._pair[1]
-
-    def each(self, function: Callable[[Tensor], Tensor]) -> Moments:
-        """The same rearrangement of both."""
-        return Moments(function(self.mean), function(self.variance))
+from gossamer.prediction.moments.form import Moments
+from gossamer.prediction.moments.normalise import layer_norm_rule, rms_norm_rule
 
 
 class Rectified(Moments):
@@ -236,6 +218,8 @@ RULES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.BatchNorm2d: batch_norm_rule,
     nn.BatchNorm3d: batch_norm_rule,
     NativeBatchNorm: native_batch_norm_rule,
+    nn.LayerNorm: layer_norm_rule,
+    nn.RMSNorm: rms_norm_rule,
     UnitDropout: dropout_rule,
     nn.ReLU: relu_rule,
     nn.GELU: smooth_rule,
