@@ -26,6 +26,7 @@ WANTED = {
     "kernels": {"dense VI", "deterministic", "masked", "native", "torch CSR"},
     "step": {"dense VI", "deterministic", "masked uniform_dense_first", "gossamer erk"}
     | {"rigl", "ngvi", "ngvi, ivon", "ssvi"},
+    "transformer": {"dense VI", "deterministic", "gossamer erk"},
     "memory": {"dense VI", "deterministic", "masked", "gossamer"}
     | {"rigl", "ngvi", "ngvi, ivon", "ssvi"},
     "predict": {
@@ -36,7 +37,7 @@ WANTED = {
     },
     "choice": {"masked", "native", "auto"},
 }
-TARGETS = {"kernels": 8, "step": 10, "memory": 5, "predict": 4, "choice": 0}
+TARGETS = {"kernels": 8, "step": 10, "transformer": 0, "memory": 5, "predict": 4, "choice": 0}
 
 
 @pytest.mark.parametrize("suite", list(SUITES))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from gossamer.bench import token_networks
 from gossamer.bench.csr import CSRLinear
 from gossamer.bench.dense_vi import (
     PRIOR_STD,
@@ -163,3 +164,31 @@ def test_the_kl_is_in_every_variational_step() -> None:
         assert stds
         assert all(p.grad is not None and bool((p.grad != 0).all()) for p in stds)
     assert torch.equal(plain.loss(), F.cross_entropy(plain.model(batch[0]), batch[1]))
+
+
+@pytest.mark.parametrize("network", token_networks.QUICK, ids=lambda network: network.name)
+def test_networks_of_tokens_do_what_their_name_says(network: token_networks.TokenNetwork) -> None:
+    """The full ones have the sizes they are known by; the small ones train."""
+    torch.manual_seed(0)
+    x, y = network.batch(3)
+    model = network.build()
+    assert model(x).shape == (3, 10)
+    # Attention asks no position: a permutation of tokens and positions changes nothing.
+    order = torch.randperm(network.tokens)
+    before = model(x)
+    with torch.no_grad():
+        model.position.copy_(model.position[order])
+    assert torch.allclose(model(x[:, order]), before, atol=1e-5) is (network.heads > 0)
+    step = SparseStep(model, 0.9, "erk", (x, y))
+    assert len(sparse_layers(step.model)) == (3 if network.patch is not None else 2) + 3
+    step.swap()
+
+
+@pytest.mark.parametrize("network", token_networks.FULL, ids=lambda network: network.name)
+def test_the_sizes_of_the_networks_of_tokens(network: token_networks.TokenNetwork) -> None:
+    d, t = network.width, network.tokens
+    mixing = 4 * d * (d + 1) if network.heads else (d // 2) * (2 * t + 1) + t
+    block = mixing + 4 * d * (d + 1) + d * (4 * d + 1) + 4 * d
+    embed = 1000 * d if network.patch is None else d * (network.patch + 1)
+    size = embed + t * d + network.depth * block + 2 * d + 10 * (d + 1)
+    assert sum(p.numel() for p in network.build().parameters()) == size

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gossamer.bench import choice, kernels, memory, predict, step
+from gossamer.bench import choice, kernels, memory, predict, step, transformer
 from gossamer.bench.machine import describe
 from gossamer.bench.result import BenchResult, Measured
 from gossamer.bench.settings import Settings, Tell
@@ -19,6 +19,7 @@ Measure = Callable[[Settings, int, Tell], Measured]
 SUITES: dict[str, tuple[Measure, str]] = {
     "kernels": (kernels.measure, "time one layer's forward and backward pass"),
     "step": (step.measure, "time a whole training step"),
+    "transformer": (transformer.measure, "time a training step of networks of tokens"),
     "memory": (memory.measure, "count the bytes of training"),
     "predict": (predict.measure, "time posterior prediction"),
     "choice": (choice.measure, "time both backends where the automatic choice is close"),

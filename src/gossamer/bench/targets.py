@@ -39,6 +39,12 @@ STEP_OVER_DETERMINISTIC = {0.95: at_least(2.0)}
 MLP_STEP = at_least(5.0)
 """A training step of the perceptron at 95 %."""
 
+TRANSFORMER_STEP = at_least(6.0)
+"""A training step of ViT-tiny at 95 %, batch 64, one thread."""
+
+TRANSFORMER_OVER_DETERMINISTIC = at_least(2.3)
+"""The same against deterministic dense training."""
+
 NGVI_STEP = at_most(1.08)
 """A training step of ``ngvi`` at 95 %, as a multiple of RigL's."""
 
