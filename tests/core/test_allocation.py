@@ -157,3 +157,22 @@ def test_the_hint_of_too_high_a_sparsity_works(size):
         budget(model, 1.0 - 1e-13)
     advice = float(re.search(r"use at most (\S+)", caught.value.hint).group(1))
     assert budget(model, advice) >= len(model)
+
+
+class TestByName:
+    LAYERS = (LayerSize("body.0", 20, 30), LayerSize("body.1", 30, 30), LayerSize("head", 30, 4))
+
+    def test_every_pattern_has_a_budget_of_its_own(self):
+        counts = allocate(self.LAYERS, {"body.*": 0.9, "head": 0.0})
+        assert counts == [*allocate(self.LAYERS[:2], 0.9), 120]
+        assert sum(counts[:2]) == 150
+
+    def test_the_first_pattern_that_matches_wins(self):
+        assert allocate(self.LAYERS, {"body.1": 0.5, "*": 0.8}, "uniform")[1] == 450
+        assert allocate(self.LAYERS, {"*": 0.5}) == allocate(self.LAYERS, 0.5)
+
+    def test_a_layer_without_a_pattern_and_a_pattern_without_a_layer(self):
+        with pytest.raises(InvalidValue, match="has no pattern for the layer head; name it, or"):
+            allocate(self.LAYERS, {"body.*": 0.9})
+        with pytest.raises(InvalidValue, match="matches no layer that is left; the layers are bod"):
+            allocate(self.LAYERS, {"*": 0.9, "head": 0.0})

@@ -6,8 +6,9 @@ and at most all of them; what is fractional is settled by largest remainders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import floor, prod
 
 from gossamer.errors import InvalidValue, UnknownName
@@ -42,22 +43,59 @@ class LayerSize:
         return (self.fan_in + self.fan_out + sum(self.kernel)) / self.numel
 
 
-def allocate(layers: Sequence[LayerSize], sparsity: float, distribution: str = "erk") -> list[int]:
+Sparsity = float | Mapping[str, float]
+"""A share removed of all weights; or shares by name: see ``allocate``."""
+
+
+def allocate(
+    layers: Sequence[LayerSize], sparsity: Sparsity, distribution: str = "erk"
+) -> list[int]:
     """Kept weights per layer; they sum to ``budget(layers, sparsity)`` exactly.
 
     Args:
         layers: In the order in which the model registers them.
-        sparsity: Share removed overall, in [0, 1).
-        distribution: A key of ``DISTRIBUTION``.
+        sparsity: Share removed overall, in [0, 1). Or such shares by patterns of names (shell
+            style): a layer belongs to the first pattern that it matches, the layers of a pattern
+            share its budget, and every layer must have one.
+        distribution: A key of ``DISTRIBUTION``; over the layers of a pattern.
 
     Example:
-        >>> allocate([LayerSize("a", 10, 10), LayerSize("b", 10, 5)], 0.9, "uniform")
-        [10, 5]
+        >>> layers = [LayerSize("a", 10, 10), LayerSize("b", 10, 5)]
+        >>> allocate(layers, 0.9, "uniform"), allocate(layers, {"b": 0.0, "*": 0.9}, "uniform")
+        ([10, 5], [10, 50])
     """
     if distribution not in DISTRIBUTION:
         raise UnknownName("sparsity_distribution", distribution, list(DISTRIBUTION))
-    total = budget(layers, sparsity)
-    return DISTRIBUTION[distribution](layers, total)
+    if not isinstance(sparsity, Mapping):
+        return DISTRIBUTION[distribution](layers, budget(layers, sparsity))
+    counts: dict[int, int] = {}
+    for pattern, places in _by_pattern(layers, list(sparsity)).items():
+        group = [layers[place] for place in places]
+        kept = DISTRIBUTION[distribution](group, budget(group, sparsity[pattern]))
+        counts |= dict(zip(places, kept, strict=True))
+    return [counts[place] for place in range(len(layers))]
+
+
+def _by_pattern(layers: Sequence[LayerSize], patterns: list[str]) -> dict[str, list[int]]:
+    """The places of the layers of every pattern; none may be without the other."""
+    found: dict[str, list[int]] = {pattern: [] for pattern in patterns}
+    for place, layer in enumerate(layers):
+        own = next((each for each in patterns if fnmatchcase(layer.name, each)), None)
+        if own is None:
+            raise InvalidValue(
+                "sparsity",
+                patterns,
+                f"has no pattern for the layer {layer.name}",
+                "name it, or end with '*' for all others; exclude= leaves a layer dense",
+            )
+        found[own].append(place)
+    for pattern, places in found.items():
+        if not places:
+            names = ", ".join(layer.name for layer in layers)
+            raise InvalidValue(
+                "sparsity", pattern, "matches no layer that is left", f"the layers are {names}"
+            )
+    return found
 
 
 def budget(layers: Sequence[LayerSize], sparsity: float) -> int:
