@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -105,3 +109,27 @@ def test_the_version_counts_changes_in_place():
     with torch.inference_mode():
         frozen = torch.zeros(3)
     assert private.version_of(frozen) == -1
+
+
+def test_a_marked_answer_is_taken_once():
+    asked: list[int] = []
+
+    def answer() -> float:
+        asked.append(len(os.listdir()))  # which the compiler cannot trace
+        return 2.0
+
+    torch._dynamo.reset()
+    marked = private.constant_when_compiled(answer)
+    compiled = torch.compile(lambda x: x * marked(), backend="eager", fullgraph=True)
+    for _ in range(3):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert len(asked) == 1
+    torch._dynamo.reset()
+
+
+def test_the_compiler_is_not_imported():
+    code = (
+        "import sys, gossamer as gs; gs.to_bayesian, gs.Subspace, gs.predict, gs.fit; "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import GossamerError, InvalidValue
+from gossamer.ops.torch_private import constant_when_compiled
 
 DTYPES = {torch.float32: 0, torch.float64: 1}
 
@@ -258,7 +259,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     return found, ""
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def is_available() -> bool:
     """Whether the native engine can be used in this process."""
     return _load()[0] is not None
