@@ -330,3 +330,12 @@ def test_the_examples_of_the_docstrings_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"gossamer.train.{module}"))
     assert found.attempted > 0
     assert found.failed == 0
+
+
+def test_the_default_batch_takes_all_of_few_examples() -> None:
+    x = torch.randn(43, 3)
+    data = (x, (x.sum(1) > 0).long())
+    few = fit(data, "sgd", seed=1, epochs=3)
+    all_of_them = fit(data, "sgd", seed=1, epochs=3, batch_size=43)
+    mine, theirs = (r.method.posterior().network().state_dict() for r in (few, all_of_them))
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)

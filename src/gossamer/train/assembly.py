@@ -146,13 +146,6 @@ def find_facts(config: RunConfig, dataset: DataSet) -> Facts:
     """
     name = config.likelihood or _DEFAULT_LIKELIHOOD[dataset.task]
     num_data = dataset.num_train
-    if config.batch_size > num_data:
-        raise InvalidValue(
-            "batch_size",
-            config.batch_size,
-            f"must not exceed the number of training examples, {num_data}",
-            "use a smaller batch",
-        )
     return Facts(
         input_shape=list(dataset.input_shape),
         output_size=_output_size(make_likelihood(name, **config.likelihood_options), dataset),

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from gossamer.errors import InvalidValue, UnknownName
 from gossamer.settings import Within, check, hints_of, parse, parse_json
+from gossamer.train.examples import DEFAULT_BATCH
 
 Count = Annotated[int, Within(1)]
 
@@ -39,7 +40,8 @@ class RunConfig:
         likelihood: ``None`` takes categorical for classes and gaussian for numbers.
         likelihood_options: Arguments of the likelihood, e.g. ``noise_std`` of gaussian.
         epochs: Passes over the training split.
-        batch_size: Examples per step.
+        batch_size: Examples per step; 64, the default, stands for all of them where there are
+            fewer.
         lr: Learning rate; ``None`` takes the method's own.
         seed: Of everything: split, initial weights, support, data order, noise.
         preset: A named set of the method's settings: ``"default"``, ``"paper"``.
@@ -80,7 +82,7 @@ class RunConfig:
     likelihood: str | None = None
     likelihood_options: dict[str, Any] = field(default_factory=dict)
     epochs: Count = 60
-    batch_size: Count = 64
+    batch_size: Count = DEFAULT_BATCH
     lr: Annotated[float, Within(0.0)] | None = None
     seed: Annotated[int, Within(0, 2**63 - 1)] = 0
     preset: str = "default"

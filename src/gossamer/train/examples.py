@@ -15,6 +15,8 @@ from gossamer.inference import Batch
 
 Pair = tuple[Tensor, Tensor]
 
+DEFAULT_BATCH = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Examples:
@@ -86,16 +88,10 @@ class Batches:
     """
 
     def __init__(self, examples: Examples, batch_size: int, device: torch.device) -> None:
-        self._examples, self._size, self._device = examples, batch_size, device
         count = len(examples.x)
-        if batch_size > count:
-            raise InvalidValue(
-                "batch_size",
-                batch_size,
-                f"must not exceed the number of training examples, {count}",
-                "use a smaller batch",
-            )
-        self._drop_last = leaves_out_last(count, batch_size)
+        self._examples, self._device = examples, device
+        self._size = rows_per_batch(batch_size, count)
+        self._drop_last = leaves_out_last(count, self._size)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -118,8 +114,27 @@ class Batches:
             yield Batch(rows.x.to(self._device), rows.y.to(self._device), weight)
 
 
+def rows_per_batch(batch_size: int, count: int) -> int:
+    """A batch as it is; of the default size, all examples where there are fewer.
+
+    Raises:
+        InvalidValue: It was asked for by its size, and there are fewer examples.
+    """
+    if batch_size == DEFAULT_BATCH:
+        return min(batch_size, count)
+    if batch_size > count:
+        raise InvalidValue(
+            "batch_size",
+            batch_size,
+            f"must not exceed the number of training examples, {count}",
+            "use a smaller batch",
+        )
+    return batch_size
+
+
 def steps_per_epoch(count: int, batch_size: int) -> int:
     """Batches of ``count`` examples."""
+    batch_size = rows_per_batch(batch_size, count)
     return len(range(0, count, batch_size)) - leaves_out_last(count, batch_size)
 
 

@@ -22,7 +22,7 @@ from gossamer.train import evaluation
 from gossamer.train.config import Count
 from gossamer.train.device import AUTO, device_of, own_noise, resolve_device
 from gossamer.train.evaluation import VALIDATION_SAMPLES
-from gossamer.train.examples import Batches, Examples, Pair
+from gossamer.train.examples import DEFAULT_BATCH, Batches, Examples, Pair
 from gossamer.train.loop import Epoch, Fit, Observer, TimeLimit
 from gossamer.train.restarts import Race, Restarts
 
@@ -56,7 +56,7 @@ def fit(
     validation: Pair | None = None,
     likelihood: str | Likelihood | None = None,
     epochs: int = 60,
-    batch_size: int = 64,
+    batch_size: int = DEFAULT_BATCH,
     seed: int = 0,
     device: str = AUTO,
     patience: int | None = None,
@@ -85,7 +85,8 @@ def fit(
         validation: Inputs and targets to validate on; by default those of the data set.
         likelihood: Name or instance; by default categorical for classes and gaussian for numbers.
         epochs: Passes over the training part.
-        batch_size: Examples per step.
+        batch_size: Examples per step; 64, the default, stands for all of them where there are
+            fewer.
         seed: Of weights, support, order and noise.
         device: ``auto`` (a GPU of CUDA if there is one), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         patience: Stop where the validation NLL has not improved for so many epochs.
