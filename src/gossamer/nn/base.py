@@ -316,10 +316,12 @@ class BayesianLayer(AbsentWeights, SparseLayer):
     Attributes:
         weight_mean: ``[nnz]``.
         weight_raw_std: ``[nnz]``, softplus pre-image of the standard deviation.
-        prior: Of every weight of the layer.
+        prior: Of every weight of the layer, about 0 or about ``prior_mean``.
+        prior_mean: ``[numel]``, or ``None``; see ``centre_prior``.
     """
 
     products = 2
+    prior_mean: Tensor | None
 
     def __init__(
         self,
@@ -338,6 +340,7 @@ class BayesianLayer(AbsentWeights, SparseLayer):
         self.weight_raw_std = nn.Parameter(raw_from_std(std))
         self.register_parameter("absent_log_out", None)
         self.register_parameter("absent_log_in", None)
+        self.register_buffer("prior_mean", None)
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -375,10 +378,25 @@ class BayesianLayer(AbsentWeights, SparseLayer):
         """``weight_mean``."""
         return self.weight_mean
 
+    def centre_prior(self, weight: Tensor) -> None:
+        """Give every weight, kept or absent, a prior mean of its own: that of a pretrained network.
+
+        Args:
+            weight: Of the shape of the dense weight. It is stored whole, in the layer's state: a
+                weight that enters the support later is believed in as much.
+        """
+        self.prior_mean = weight.detach().reshape(-1).to(self.weight_mean).clone()
+
+    def _off_prior(self) -> Tensor:
+        """How far the means lie from those of the prior, ``[nnz]``."""
+        if self.prior_mean is None:
+            return self.weight_mean
+        return self.weight_mean - self.prior_mean[self.support.positions()]
+
     @property
     def prior_std(self) -> float | None:
         """Standard deviation of a Gaussian prior, fitted or fixed; ``None`` for any other."""
-        prior, mean, raw = self.prior, self.weight_mean, self.weight_raw_std
+        prior, mean, raw = self.prior, self._off_prior(), self.weight_raw_std
         if isinstance(prior, EmpiricalGaussian):
             if gaussian.is_fused(mean, raw) and not self.factors:
                 return prior.fitted_std(gaussian.second_moment(mean, raw), mean.numel())
@@ -388,8 +406,8 @@ class BayesianLayer(AbsentWeights, SparseLayer):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The scale of an empirical prior; whether absent weights have a variance."""
-        found = []
+        """Where the prior lies; the scale of an empirical one; a variance of absent weights."""
+        found = [] if self.prior_mean is None else ["the prior's means are pretrained weights"]
         if isinstance(self.prior, EmpiricalGaussian):
             found.append(f"prior std {self.prior_std:.4g}, empirical")
         if self.factors:
@@ -401,7 +419,7 @@ class BayesianLayer(AbsentWeights, SparseLayer):
 
         And that of the absent ones to a prior of their own, where they have a variance.
         """
-        prior, mean, raw = self.prior, self.weight_mean, self.weight_raw_std
+        prior, mean, raw = self.prior, self._off_prior(), self.weight_raw_std
         absent = self.absent()
         if absent is not None:
             kept = prior.kl(gaussian.at_least_float32(mean), self.marginal_std).sum()
@@ -414,7 +432,7 @@ class BayesianLayer(AbsentWeights, SparseLayer):
                 # As a constant: to first order the KL does not change with it.
                 scale = prior.fitted_std(gaussian.second_moment(mean, raw), mean.numel())
                 return gaussian.kl_sum(mean, raw, scale)
-        return prior.kl(gaussian.at_least_float32(self.weight_mean), self.weight_std).sum()
+        return prior.kl(gaussian.at_least_float32(mean), self.weight_std).sum()
 
     def noise(self) -> Noise | None:
         """As everywhere, but a weight with several uses is drawn as a whole."""
