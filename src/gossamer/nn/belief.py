@@ -29,10 +29,12 @@ class Believed(AbsentWeights):
     if TYPE_CHECKING:  # of the layer
 
         @property
-        def support(self) -> Support: ...
+        def support(self) -> Support:
+            """Positions of the kept weights."""
 
         @property
-        def weight_std(self) -> Tensor: ...
+        def weight_std(self) -> Tensor:
+            """Standard deviations ``[nnz]``."""
 
     @property
     def marginal_std(self) -> Tensor:
