@@ -2,90 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
-from gossamer.errors import InvalidValue
-from gossamer.nn import conv, linear
-from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
-from gossamer.nn.conv import conv_layout, dense_conv
-from gossamer.nn.linear import dense_linear, linear_layout
-from gossamer.ops import Layout
+from gossamer.nn.base import SparseLayer
+from gossamer.nn.twins import class_with_twin, twin_of
 
 Pattern = str | type[nn.Module]
 
 LEFT_OUT = "left out by include or exclude"
-
-
-@dataclass(frozen=True)
-class Twin:
-    """The sparse classes that stand for a torch class, and the ways between them.
-
-    Attributes:
-        bayesian: With a Gaussian per kept weight.
-        deterministic: With one value per kept weight.
-        layout: From a torch module to its layout.
-        dense: From a sparse layer to an uninitialised torch module of its geometry.
-    """
-
-    bayesian: type[BayesianLayer]
-    deterministic: type[DeterministicLayer]
-    layout: Callable[..., Layout]
-    dense: Callable[..., nn.Module]
-
-
-TWINS: dict[type[nn.Module], Twin] = {
-    nn.Linear: Twin(linear.BayesianLinear, linear.SparseLinear, linear_layout, dense_linear),
-    nn.Conv1d: Twin(conv.BayesianConv1d, conv.SparseConv1d, conv_layout, dense_conv),
-    nn.Conv2d: Twin(conv.BayesianConv2d, conv.SparseConv2d, conv_layout, dense_conv),
-    nn.Conv3d: Twin(conv.BayesianConv3d, conv.SparseConv3d, conv_layout, dense_conv),
-    nn.ConvTranspose1d: Twin(
-        conv.BayesianConvTranspose1d, conv.SparseConvTranspose1d, conv_layout, dense_conv
-    ),
-    nn.ConvTranspose2d: Twin(
-        conv.BayesianConvTranspose2d, conv.SparseConvTranspose2d, conv_layout, dense_conv
-    ),
-    nn.ConvTranspose3d: Twin(
-        conv.BayesianConvTranspose3d, conv.SparseConvTranspose3d, conv_layout, dense_conv
-    ),
-}
-
-
-def twin_of(module: nn.Module) -> Twin | None:
-    """The twin of a module, also of a subclass that keeps torch's forward."""
-    for kind in type(module).__mro__:  # the nearest class that has a row
-        if kind in TWINS:
-            return TWINS[kind] if _computes_like(module, kind) else None
-    return None
-
-
-def dense_twin_of(layer: SparseLayer) -> nn.Module:
-    """An uninitialised torch module of the geometry of a sparse layer."""
-    for twin in TWINS.values():
-        if isinstance(layer, twin.bayesian | twin.deterministic):
-            return twin.dense(layer)
-    raise InvalidValue("layer", type(layer).__name__, "has no torch module", "add a row to TWINS")
-
-
-def bayesian_twin_of(layer: SparseLayer) -> type[BayesianLayer]:
-    """The Bayesian class of the geometry of a deterministic sparse layer."""
-    for twin in TWINS.values():
-        if isinstance(layer, twin.deterministic):
-            return twin.bayesian
-    raise InvalidValue("layer", type(layer).__name__, "has no Bayesian form", "add a row to TWINS")
-
-
-def _computes_like(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a subclass or changed instance still computes what ``kind`` does, no more."""
-    methods = ("forward", "_conv_forward")
-    changed = any(getattr(type(module), m, None) is not getattr(kind, m, None) for m in methods)
-    replaced = any(m in module.__dict__ for m in methods)
-    extra = set(module._parameters) - {"weight", "bias"}
-    return not (changed or replaced or extra or module._buffers or module._modules)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +68,7 @@ def why_left(model: nn.Module, module: nn.Module) -> str | None:
         reason = "is sparse already"
     elif is_parametrized(module):
         reason = "its weight or bias is computed from others (a parametrization)"
-    elif not isinstance(module, tuple(TWINS)):
+    elif class_with_twin(module) is None:
         reason = f"{kind} has no sparse layer; it stays deterministic"
     elif weight is None:
         reason = "its weight is computed from others, as pruning does"

@@ -22,10 +22,8 @@ from gossamer.nn.candidates import (
     Candidate,
     Pattern,
     as_patterns,
-    dense_twin_of,
     find_candidates,
     matches,
-    twin_of,
 )
 from gossamer.nn.dropout import forget_dropout
 from gossamer.nn.measure import forget_measurement, measure_at_first_use
@@ -39,6 +37,7 @@ from gossamer.nn.prior import (
     make_prior,
     resolve_prior_std,
 )
+from gossamer.nn.twins import Twin, dense_twin_of, parameter_of, require_linear, twin_of
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers, weights_of
 from gossamer.ops import AUTO, MEASURE, Layout, choose
 
@@ -126,8 +125,7 @@ def to_bayesian(
     def build(
         module: nn.Module, kept: Support, values: Tensor, options: dict[str, Any]
     ) -> SparseLayer:
-        twin = twin_of(module)
-        assert twin is not None
+        twin = _twin(module)
         layout = twin.layout(module)
         width = resolve_prior_std(prior_std, layout, kept.density)
         std = initial_std(posterior_std, width, values, generator, posterior_share)
@@ -187,8 +185,7 @@ def to_sparse(
     def build(
         module: nn.Module, kept: Support, values: Tensor, options: dict[str, Any]
     ) -> SparseLayer:
-        twin = twin_of(module)
-        assert twin is not None
+        twin = _twin(module)
         return twin.deterministic(twin.layout(module), kept, values, _bias(module), **options)
 
     return _convert(
@@ -282,6 +279,9 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     candidates = find_candidates(model, choice.include, choice.exclude)
     if not candidates:
         raise none_to_convert(model)
+    for candidate in candidates:
+        for module in candidate.modules:
+            require_linear(candidate.names[0], module)
     sizes = [layer_size(c.names[0] or "root", _layout(c.modules[0])) for c in candidates]
     counts = allocate(sizes, choice.sparsity, choice.distribution)
     for candidate, nnz in zip(candidates, counts, strict=True):
@@ -303,14 +303,14 @@ def _replace(
 
     Modules that shared it share the new parameters.
     """
-    weight = candidate.modules[0].weight
-    assert isinstance(weight, Tensor)
+    first = candidate.modules[0]
+    weight, trained = _twin(first).weight(first), parameter_of(first).requires_grad
     if not bool(torch.isfinite(weight).all()):
         raise InvalidData(
             candidate.names[0] or "root", None, "has weights that are NaN or infinite"
         )
     kept, values = choice.select(weight.detach(), nnz)
-    layout = _layout(candidate.modules[0])
+    layout = _layout(first)
     backend = choose(choice.backend, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
     options: dict[str, Any] = {"backend": backend, "draws_weights": choice.shares(candidate)}
     shared: dict[str, nn.Parameter] = {}
@@ -326,9 +326,11 @@ def _replace(
                     "leave them out with exclude",
                 )
             layer.register_parameter(vector.name, parameter)
-            parameter.requires_grad_(weight.requires_grad)
+            parameter.requires_grad_(trained)
         layer.train(module.training)
-        layer.origin = Origin.of(module)
+        layer.origin = Origin.of(module, transposed=_twin(module).transposed)
+        if layer.origin is not None:
+            layer.origin.lend(layer)
         move_hooks(module, layer)
         if choice.backend == MEASURE:
             measure_at_first_use(layer)
@@ -338,10 +340,14 @@ def _replace(
     return model
 
 
-def _layout(module: nn.Module) -> Layout:
+def _twin(module: nn.Module) -> Twin:
     twin = twin_of(module)
     assert twin is not None
-    return twin.layout(module)
+    return twin
+
+
+def _layout(module: nn.Module) -> Layout:
+    return _twin(module).layout(module)
 
 
 def _bias(module: nn.Module) -> nn.Parameter | None:
@@ -357,7 +363,10 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
     leading = layer.leading()
     if id(leading) not in weights:
         mean = layer.backend.weight(leading.detach(), layer.pattern, layer.layout, None)
-        weights[id(leading)] = nn.Parameter(mean.clone(), requires_grad=leading.requires_grad)
+        if layer.origin is not None and layer.origin.transposed:
+            mean = mean.t()
+        dense_mean = mean.clone(memory_format=torch.contiguous_format)
+        weights[id(leading)] = nn.Parameter(dense_mean, requires_grad=leading.requires_grad)
     dense.register_parameter("weight", weights[id(leading)])
     dense.register_parameter("bias", layer.bias)
     forget_measurement(layer)

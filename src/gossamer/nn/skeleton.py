@@ -18,10 +18,10 @@ from gossamer.errors import InvalidData
 from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import BayesianLayer, SparseLayer
 from gossamer.nn.batchnorm import NativeBatchNorm, use_native_batchnorm
-from gossamer.nn.candidates import twin_of
 from gossamer.nn.dropout import attach_dropout, dropout_of
 from gossamer.nn.origin import Origin
 from gossamer.nn.replica import replicate
+from gossamer.nn.twins import twin_of
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, weights_of
 
 
@@ -116,7 +116,8 @@ def _layer(name: str, module: nn.Module, about: Mapping[str, Any]) -> SparseLaye
             f"layer {name or 'root'}",
             has,
             f"must be a torch layer with the weight {list(shape)}",
-            "give the network as it was before its conversion",
+            "give the network as it was before its conversion; a class of another package must be "
+            "registered, as it was then (gossamer.register_layer)",
         )
     layout = twin.layout(module)
     full, values = Support.full(layout.shape), torch.empty(layout.numel, device="meta")
@@ -132,7 +133,9 @@ def _layer(name: str, module: nn.Module, about: Mapping[str, Any]) -> SparseLaye
         if about.get("absent_prior_std") is not None:
             bayesian.spread_absent(1.0, float(about["absent_prior_std"]))
         layer = bayesian
-    layer.origin = Origin.of(module)
+    layer.origin = Origin.of(module, transposed=twin.transposed)
+    if layer.origin is not None:
+        layer.origin.lend(layer)
     return layer
 
 
