@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from gossamer.nn.base import SparseLayer
-from gossamer.nn.twins import class_with_twin, twin_of
+from gossamer.nn.split import Split
+from gossamer.nn.splitting import join_unconverted, may_be_split, split_class_of, split_modules
+from gossamer.nn.twins import class_with_twin, parameter_of, twin_of
 
 Pattern = str | type[nn.Module]
 
@@ -24,15 +26,22 @@ class Candidate:
     Attributes:
         names: Every dotted name under which a module with this weight stands in the model.
         modules: The distinct modules.
+        wholes: The split modules that it is a matrix of, with their names.
     """
 
     names: tuple[str, ...]
     modules: tuple[nn.Module, ...]
+    wholes: tuple[tuple[str, nn.Module], ...] = ()
 
     @property
     def is_shared(self) -> bool:
         """Used under two names, or by two modules."""
         return len(self.names) > 1
+
+    def matches(self, patterns: Iterable[Pattern]) -> bool:
+        """Whether a pattern fits it, or the module that it is a matrix of."""
+        own = [(name, module) for name in self.names for module in self.modules]
+        return any(matches(name, module, patterns) for name, module in (*own, *self.wholes))
 
 
 def find_candidates(
@@ -43,19 +52,44 @@ def find_candidates(
     unwanted = as_patterns(exclude)
     names: dict[int, list[str]] = {}
     modules: dict[int, dict[int, nn.Module]] = {}
+    wholes: dict[int, list[tuple[str, nn.Module]]] = {}
     refused = set()
     for name, module in model.named_modules(remove_duplicate=False):
-        if why_left(model, module) is not None:
+        if class_with_twin(module) is None or why_left(model, module) is not None:
             continue
         key = id(module.weight)
         names.setdefault(key, []).append(name)
         modules.setdefault(key, {})[id(module)] = module
-        if matches(name, module, unwanted) or not (wanted is None or matches(name, module, wanted)):
+        around = _whole_of(model, name)
+        wholes.setdefault(key, []).extend(around)
+        here = Candidate((name,), (module,), around)
+        if here.matches(unwanted) or not (wanted is None or here.matches(wanted)):
             refused.add(key)
     # A shared weight is converted in all its places or in none: half would end the sharing.
     return [
-        Candidate(tuple(names[k]), tuple(modules[k].values())) for k in names if k not in refused
+        Candidate(tuple(names[k]), tuple(modules[k].values()), tuple(wholes[k]))
+        for k in names
+        if k not in refused
     ]
+
+
+def convertible_weights(model: nn.Module) -> list[Tensor]:
+    """Every weight that a conversion of ``model`` would make sparse, once.
+
+    They share their memory with the model, whatever their shape.
+    """
+    split, wholes = split_modules(model)
+    try:
+        return [parameter_of(candidate.modules[0]) for candidate in find_candidates(split)]
+    finally:
+        join_unconverted(split, wholes)
+
+
+def _whole_of(model: nn.Module, name: str) -> tuple[tuple[str, nn.Module], ...]:
+    """The split module that has ``name`` for one of its matrices, if there is one."""
+    parent_name, _, child = name.rpartition(".")
+    parent = model.get_submodule(parent_name)
+    return ((parent_name, parent),) if isinstance(parent, Split) and child in parent.parts else ()
 
 
 def why_left(model: nn.Module, module: nn.Module) -> str | None:
@@ -68,6 +102,12 @@ def why_left(model: nn.Module, module: nn.Module) -> str | None:
         reason = "is sparse already"
     elif is_parametrized(module):
         reason = "its weight or bias is computed from others (a parametrization)"
+    elif split_class_of(module) is not None:
+        reason = None  # its matrices can, one by one
+    elif may_be_split(module):
+        reason = f"{kind} computes in a way of its own; it stays deterministic"
+    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        reason = f"{kind} has no sparse layer: rows are looked up; it stays deterministic"
     elif class_with_twin(module) is None:
         reason = f"{kind} has no sparse layer; it stays deterministic"
     elif weight is None:
@@ -91,7 +131,7 @@ def left_modules(model: nn.Module) -> list[tuple[str, str, int, str]]:
         own = [p for p in module._parameters.values() if p is not None]
         if is_parametrized(module):
             own += list(module.parametrizations.parameters())
-        if isinstance(module, SparseLayer | ParametrizationList) or not any(
+        if isinstance(module, SparseLayer | Split | ParametrizationList) or not any(
             nn.parameter.is_lazy(p) or p.dim() > 1 for p in own
         ):
             continue
@@ -105,9 +145,12 @@ def reader_of(model: nn.Module, name: str) -> str | None:
     """How a parent that reads ``layer.weight`` without calling the layer uses it, or ``None``."""
     parent_name, _, child = name.rpartition(".")
     parent = model.get_submodule(parent_name) if name else None
-    if isinstance(parent, nn.MultiheadAttention) and child == "out_proj":
-        return "MultiheadAttention reads its dense weight: right, but slower"
-    if isinstance(parent, nn.TransformerEncoderLayer) and child in ("linear1", "linear2"):
+    if reads_weight(model, name):
+        kind = parent.kind if isinstance(parent, Split) else type(parent)
+        return f"{kind.__name__} reads its dense weight: right, but slower"
+    above = model.get_submodule(parent_name.rpartition(".")[0]) if parent_name else None
+    is_inside = isinstance(parent, nn.TransformerEncoderLayer) and child in ("linear1", "linear2")
+    if is_inside or (isinstance(parent, Split) and isinstance(above, nn.TransformerEncoderLayer)):
         return "TransformerEncoderLayer's fast path in eval() reads its dense weight"
     return None
 
@@ -116,6 +159,8 @@ def reads_weight(model: nn.Module, name: str) -> bool:
     """Whether the parent of a layer never calls it, in whatever mode: hooks would not run."""
     parent_name, _, child = name.rpartition(".")
     parent = model.get_submodule(parent_name) if name else None
+    if isinstance(parent, Split):
+        return parent.reads(child)
     return isinstance(parent, nn.MultiheadAttention) and child == "out_proj"
 
 
@@ -136,6 +181,7 @@ def as_patterns(patterns: Iterable[Pattern] | Pattern) -> list[Pattern]:
 
 def matches(name: str, module: nn.Module, patterns: Iterable[Pattern]) -> bool:
     """Whether a dotted name (shell-style pattern) or a module class is listed."""
+    kind = module.kind if isinstance(module, Split) else type(module)
     return any(
-        fnmatchcase(name, p) if isinstance(p, str) else isinstance(module, p) for p in patterns
+        fnmatchcase(name, p) if isinstance(p, str) else issubclass(kind, p) for p in patterns
     )

@@ -23,7 +23,6 @@ from gossamer.nn.candidates import (
     Pattern,
     as_patterns,
     find_candidates,
-    matches,
 )
 from gossamer.nn.dropout import forget_dropout
 from gossamer.nn.measure import forget_measurement, measure_at_first_use
@@ -37,6 +36,8 @@ from gossamer.nn.prior import (
     make_prior,
     resolve_prior_std,
 )
+from gossamer.nn.split import put
+from gossamer.nn.splitting import join_modules, join_unconverted, split_modules
 from gossamer.nn.twins import Twin, dense_twin_of, parameter_of, require_linear, twin_of
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers, weights_of
 from gossamer.ops import AUTO, MEASURE, Layout, choose
@@ -216,7 +217,8 @@ def to_deterministic(model: nn.Module, *, inplace: bool = False) -> nn.Module:
             continue
         if id(layer) not in made:
             made[id(layer)] = _dense_twin(layer, weights)
-        model = _put(model, name, made[id(layer)])
+        model = put(model, name, made[id(layer)])
+    model = join_modules(model)
     _forget_shared_draws(model)
     use_torch_batchnorm(model)
     return model
@@ -244,11 +246,7 @@ class _Choice:
 
     def shares(self, candidate: Candidate) -> bool:
         """Whether several uses of a weight in one forward pass must see one θ."""
-        return candidate.is_shared or any(
-            matches(name, module, self.shared)
-            for name in candidate.names
-            for module in candidate.modules
-        )
+        return candidate.is_shared or candidate.matches(self.shared)
 
     def select(self, weight: Tensor, nnz: int) -> tuple[Support, Tensor]:
         """The support of one weight and the values on it, on the weight's device."""
@@ -272,10 +270,26 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     if sparse_layers(model):
         first = next(iter(sparse_layers(model)))
         raise InvalidValue("model", first or "root", "is sparse already", "convert the torch model")
+    model, wholes = split_modules(model if inplace else copy.deepcopy(model))
+    try:
+        model = _convert_layers(model, build, choice)
+    finally:
+        model = join_unconverted(model, wholes)
+    if choice.backend != "masked":
+        use_native_batchnorm(model)
+    link_adjacent(model)  # whatever the backends: a run may go on with others
+    if any(layer.draws_weights for layer in sparse_layers(model).values()):
+        model.register_forward_pre_hook(begin_shared_draws)
+        model.register_forward_hook(end_shared_draws)
+    warn_of_partial(model, choice.exclude)
+    return model
+
+
+def _convert_layers(model: nn.Module, build: Builder, choice: _Choice) -> nn.Module:
+    """``model``, whose modules are split, with its convertible layers replaced."""
     named = {"include": choice.include or (), "exclude": choice.exclude, "shared": choice.shared}
     for key, patterns in named.items():
         require_matches(model, key, patterns)
-    model = model if inplace else copy.deepcopy(model)
     candidates = find_candidates(model, choice.include, choice.exclude)
     if not candidates:
         raise none_to_convert(model)
@@ -286,13 +300,6 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     counts = allocate(sizes, choice.sparsity, choice.distribution)
     for candidate, nnz in zip(candidates, counts, strict=True):
         model = _replace(model, candidate, nnz, build, choice)
-    if choice.backend != "masked":
-        use_native_batchnorm(model)
-    link_adjacent(model)  # whatever the backends: a run may go on with others
-    if any(map(choice.shares, candidates)):
-        model.register_forward_pre_hook(begin_shared_draws)
-        model.register_forward_hook(end_shared_draws)
-    warn_of_partial(model, choice.exclude)
     return model
 
 
@@ -336,7 +343,7 @@ def _replace(
             measure_at_first_use(layer)
         for name, other in list(model.named_modules(remove_duplicate=False)):
             if other is module:
-                model = _put(model, name, layer)
+                model = put(model, name, layer)
     return model
 
 
@@ -373,15 +380,6 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
     forget_dropout(layer)
     move_hooks(layer, dense)
     return dense.train(layer.training)
-
-
-def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """``model`` with ``module`` under ``name``; the root itself has the empty name."""
-    if not name:
-        return module
-    parent, _, child = name.rpartition(".")
-    setattr(model.get_submodule(parent), child, module)
-    return model
 
 
 def move_hooks(old: nn.Module, new: nn.Module) -> None:

@@ -21,6 +21,8 @@ from gossamer.nn.batchnorm import NativeBatchNorm, use_native_batchnorm
 from gossamer.nn.dropout import attach_dropout, dropout_of
 from gossamer.nn.origin import Origin
 from gossamer.nn.replica import replicate
+from gossamer.nn.split import Split
+from gossamer.nn.splitting import split_modules
 from gossamer.nn.twins import twin_of
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, weights_of
 
@@ -45,7 +47,8 @@ def describe(network: nn.Module) -> dict[str, Any]:
         for layer in weight.layers
     ]
     is_native = any(isinstance(m, NativeBatchNorm) for m in network.modules())
-    return {"layers": layers, "native_batchnorm": is_native}
+    split = [n for n, m in network.named_modules(remove_duplicate=False) if isinstance(m, Split)]
+    return {"layers": layers, "native_batchnorm": is_native, "split": split}
 
 
 def _rate_of(layer: SparseLayer) -> float | None:
@@ -76,7 +79,8 @@ def skeleton(plain: nn.Module, described: Mapping[str, Any]) -> nn.Module:
     Raises:
         InvalidData: ``plain`` is another architecture; the message names the layer.
     """
-    network = replicate(plain)
+    # Files from before there were any name none.
+    network, _ = split_modules(replicate(plain), only=described.get("split", ()))
     shared: dict[int, dict[str, nn.Parameter]] = {}
     dropped: dict[int, tuple[float, list[SparseLayer]]] = {}
     for about in described["layers"]:
