@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gossamer.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
     from gossamer.nn import (
         kl_divergence,
+        register_layer,
         sampling,
         summary,
         to_bayesian,
@@ -49,6 +50,7 @@ __all__ = [
     "parameter_groups",
     "predict",
     "predict_moments",
+    "register_layer",
     "sampling",
     "summary",
     "tempered",
@@ -64,6 +66,7 @@ _NAMES_BY_HOME = {
     "likelihoods": ("Bernoulli", "Categorical", "Gaussian", "Poisson"),
     "nn": (
         "kl_divergence",
+        "register_layer",
         "sampling",
         "summary",
         "to_bayesian",

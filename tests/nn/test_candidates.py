@@ -138,13 +138,20 @@ def test_a_forward_replaced_on_the_object_is_left_alone():
     torch.testing.assert_close(bnn(x), net(x), rtol=1e-6, atol=1e-6)
 
 
-def test_attention_s_own_matrix_is_reported():
+def test_who_reads_weights_is_reported():
     bnn = gs.to_bayesian(encoder_layer())
-    assert set(sparse_layers(bnn)) == {"self_attn.out_proj", "linear1", "linear2"}
-    assert "MultiheadAttention has no sparse layer" in reasons(bnn)["self_attn"]
-    notes = {row.name: row.note for row in gs.summary(bnn).rows}
-    assert "reads its dense weight" in notes["self_attn.out_proj"]
-    assert "fast path in eval() reads its dense weight" in notes["linear1"]
+    projections = {"self_attn.in_proj", "self_attn.out_proj"}
+    assert set(sparse_layers(bnn)) == {*projections, "linear1", "linear2"}
+    assert reasons(bnn) == {}
+    for row in gs.summary(bnn).rows:
+        assert "fast path in eval() reads its dense weight" in row.note
+    left = gs.to_bayesian(encoder_layer(), exclude=["self_attn"])
+    assert type(left.self_attn) is nn.MultiheadAttention
+    assert reasons(left) == {"self_attn": "left out by include or exclude"}
+    notes = {row.name: row.note for row in gs.summary(left).rows}
+    assert "MultiheadAttention reads its dense weight" in notes["self_attn.out_proj"]
+    extra = gs.to_bayesian(nn.MultiheadAttention(4, 2, add_zero_attn=True))
+    assert all("reads its dense weight" in row.note for row in gs.summary(extra).rows)
 
 
 def test_left_out_on_request_is_reported():

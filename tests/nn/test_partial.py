@@ -17,15 +17,15 @@ from gossamer.errors import InvalidValue
 
 
 class Recurrent(nn.Module):
-    """Most of its weights are an LSTM's."""
+    """Most of its weights are those of a cell, which has no twin."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.LSTM(8, 32, batch_first=True)
+        self.body = nn.LSTMCell(8, 32)
         self.head = nn.Linear(32, 4)
 
     def forward(self, x):
-        return self.head(self.body(x)[0][:, -1])
+        return self.head(self.body(x)[0])
 
 
 class Transposed(nn.Module):
@@ -83,8 +83,8 @@ def test_a_network_that_hardly_converts_is_warned_of(convert):
     rest = 4 * 32 * (8 + 32)
     with pytest.warns(
         UserWarning,
-        match=rf"only 128 of {128 + rest} weights .*\(2\.4%\) of Recurrent.*left: LSTM "
-        rf"\({rest} weights, body: LSTM has no sparse layer",
+        match=rf"only 128 of {128 + rest} weights .*\(2\.4%\) of Recurrent.*left: LSTMCell "
+        rf"\({rest} weights, body: LSTMCell has no sparse layer",
     ) as caught:
         convert(Recurrent(), 0.5)
     assert [w.filename for w in caught] == [__file__]
@@ -94,7 +94,7 @@ def test_a_network_that_hardly_converts_is_warned_of(convert):
     ("net", "options"),
     [
         (Recurrent(), {"exclude": ["body"]}),
-        (Recurrent(), {"exclude": [nn.LSTM]}),
+        (Recurrent(), {"exclude": [nn.LSTMCell]}),
         (nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 8)), {}),
         (nn.Sequential(nn.LayerNorm((8, 8)), nn.Flatten(), nn.Linear(64, 1)), {}),
         (blocks(), {"include": ["head"]}),
@@ -121,11 +121,11 @@ def test_a_tied_head_belongs_to_its_embedding():
 
 
 def test_a_network_without_a_convertible_layer_says_what_it_has():
-    net = nn.Sequential(Transposed(), Transposed(), nn.LSTM(2, 2))
+    net = nn.Sequential(Transposed(), Transposed(), nn.LSTMCell(2, 2))
     with pytest.raises(
         InvalidValue,
         match=r"has no layer to convert; found Transposed \(512 weights, 0: Transposed has no "
-        r"sparse layer; it stays deterministic\), LSTM \(",
+        r"sparse layer; it stays deterministic\), LSTMCell \(",
     ):
         gs.to_bayesian(net)
     with pytest.raises(InvalidValue, match=r"found Linear \(.*left out by include or exclude"):

@@ -8,7 +8,7 @@ from scipy import stats
 from torch import nn
 
 import gossamer as gs
-from cases.zoo import BACKENDS, MODELS, SelfAttention, TwoNames, convnet, ids, mlp
+from cases.zoo import BACKENDS, MODELS, TwoNames, convnet, ids, mlp
 from gossamer.nn import NeedsOwnPass, base, sampling_together
 from gossamer.ops import fold_seed
 from gossamer.prediction import NoiseDraws, Posterior
@@ -197,12 +197,22 @@ class TestLocalNoise:
                 torch.testing.assert_close(got[s], bnn(x), rtol=1e-10, atol=1e-10)
 
 
+class Recurs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.GRU(6, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.body(x)[0]
+        return out
+
+
 class TestWhoMayNot:
     @pytest.mark.parametrize("noise", ["weight", "local"])
     def test_parents_that_read_the_weight(self, noise):
         """One dense weight cannot be that of many samples: they run in turn, each with its own."""
-        bnn = gs.to_bayesian(SelfAttention().double(), posterior_std=0.3).eval()
-        x = torch.randn(2, 3, 8).double()
+        bnn = gs.to_bayesian(Recurs().double(), posterior_std=0.3).eval()
+        x = torch.randn(2, 3, 6).double()
         with (
             sampling_together(bnn, seeds=[1, 2], rows=4, noise=noise),
             pytest.raises(NeedsOwnPass, match="one draw for all samples"),

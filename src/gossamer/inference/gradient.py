@@ -35,7 +35,7 @@ from gossamer.inference.step import Step, StepConfig
 from gossamer.inference.subspace import Subspace, SwapRule
 from gossamer.likelihoods import Likelihood
 from gossamer.nn import to_bayesian, weights_of
-from gossamer.nn.candidates import find_candidates
+from gossamer.nn.candidates import convertible_weights
 from gossamer.nn.convert import AbsentVariance
 from gossamer.nn.prior import POSTERIOR_SHARE, PosteriorStd, PriorStd
 from gossamer.ops import AUTO
@@ -411,7 +411,6 @@ def _redrawn(model: nn.Module, std: float, generator: torch.Generator | None) ->
     """A copy whose convertible weights are drawn from N(0, std²)."""
     model = copy.deepcopy(model)
     with torch.no_grad():
-        for candidate in find_candidates(model):
-            weight = candidate.modules[0].weight
-            weight.normal_(0.0, std, generator=generator)  # type: ignore[operator]
+        for weight in convertible_weights(model):
+            weight.normal_(0.0, std, generator=generator)
     return model

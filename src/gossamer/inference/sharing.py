@@ -22,7 +22,7 @@ from gossamer.inference.members import Members
 from gossamer.inference.method import Method, MethodEntry
 from gossamer.inference.starts import Networks, Start, network_of, networks, weights_in
 from gossamer.likelihoods import Likelihood
-from gossamer.nn.candidates import find_candidates
+from gossamer.nn.candidates import convertible_weights
 
 Harvest = Literal["runs", "cycles"]
 
@@ -222,7 +222,7 @@ def _total(network: nn.Module, sparsity: float, members: int) -> int:
         raise InvalidValue(
             "sparsity", sparsity, "must lie in [0, 1)", "it is the share of weights removed"
         )
-    weights, layers = weights_in(network), len(find_candidates(network))
+    weights, layers = weights_in(network), len(convertible_weights(network))
     total = round((1.0 - sparsity) * weights)
     if total < members * layers:
         raise InvalidValue(

@@ -6,11 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from gossamer.errors import InvalidValue
-from gossamer.nn.candidates import find_candidates
+from gossamer.nn.candidates import convertible_weights
 
 Networks = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one."""
@@ -64,12 +63,7 @@ def network_of(model: Networks) -> nn.Module:
 
 def weights_in(network: nn.Module) -> int:
     """Weights of all layers that a method converts, each shared one once."""
-    found = 0
-    for candidate in find_candidates(network):
-        weight = candidate.modules[0].weight
-        assert isinstance(weight, torch.Tensor)
-        found += weight.numel()
-    return found
+    return sum(weight.numel() for weight in convertible_weights(network))
 
 
 def _require_drawable(network: nn.Module) -> None:

@@ -32,6 +32,7 @@ from gossamer.nn.stochastic import (
     StochasticModule,
     is_stochastic,
 )
+from gossamer.nn.twins import register_layer
 from gossamer.nn.vector import Vector
 from gossamer.nn.walk import (
     Weight,
@@ -81,6 +82,7 @@ __all__ = [
     "kl_divergence",
     "move",
     "move_parameter",
+    "register_layer",
     "register_state",
     "require_movable",
     "require_weights",

@@ -2,90 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
-from gossamer.errors import InvalidValue
-from gossamer.nn import conv, linear
-from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
-from gossamer.nn.conv import conv_layout, dense_conv
-from gossamer.nn.linear import dense_linear, linear_layout
-from gossamer.ops import Layout
+from gossamer.nn.base import SparseLayer
+from gossamer.nn.split import Split
+from gossamer.nn.splitting import join_unconverted, may_be_split, split_class_of, split_modules
+from gossamer.nn.twins import class_with_twin, parameter_of, twin_of
 
 Pattern = str | type[nn.Module]
 
 LEFT_OUT = "left out by include or exclude"
-
-
-@dataclass(frozen=True)
-class Twin:
-    """The sparse classes that stand for a torch class, and the ways between them.
-
-    Attributes:
-        bayesian: With a Gaussian per kept weight.
-        deterministic: With one value per kept weight.
-        layout: From a torch module to its layout.
-        dense: From a sparse layer to an uninitialised torch module of its geometry.
-    """
-
-    bayesian: type[BayesianLayer]
-    deterministic: type[DeterministicLayer]
-    layout: Callable[..., Layout]
-    dense: Callable[..., nn.Module]
-
-
-TWINS: dict[type[nn.Module], Twin] = {
-    nn.Linear: Twin(linear.BayesianLinear, linear.SparseLinear, linear_layout, dense_linear),
-    nn.Conv1d: Twin(conv.BayesianConv1d, conv.SparseConv1d, conv_layout, dense_conv),
-    nn.Conv2d: Twin(conv.BayesianConv2d, conv.SparseConv2d, conv_layout, dense_conv),
-    nn.Conv3d: Twin(conv.BayesianConv3d, conv.SparseConv3d, conv_layout, dense_conv),
-    nn.ConvTranspose1d: Twin(
-        conv.BayesianConvTranspose1d, conv.SparseConvTranspose1d, conv_layout, dense_conv
-    ),
-    nn.ConvTranspose2d: Twin(
-        conv.BayesianConvTranspose2d, conv.SparseConvTranspose2d, conv_layout, dense_conv
-    ),
-    nn.ConvTranspose3d: Twin(
-        conv.BayesianConvTranspose3d, conv.SparseConvTranspose3d, conv_layout, dense_conv
-    ),
-}
-
-
-def twin_of(module: nn.Module) -> Twin | None:
-    """The twin of a module, also of a subclass that keeps torch's forward."""
-    for kind in type(module).__mro__:  # the nearest class that has a row
-        if kind in TWINS:
-            return TWINS[kind] if _computes_like(module, kind) else None
-    return None
-
-
-def dense_twin_of(layer: SparseLayer) -> nn.Module:
-    """An uninitialised torch module of the geometry of a sparse layer."""
-    for twin in TWINS.values():
-        if isinstance(layer, twin.bayesian | twin.deterministic):
-            return twin.dense(layer)
-    raise InvalidValue("layer", type(layer).__name__, "has no torch module", "add a row to TWINS")
-
-
-def bayesian_twin_of(layer: SparseLayer) -> type[BayesianLayer]:
-    """The Bayesian class of the geometry of a deterministic sparse layer."""
-    for twin in TWINS.values():
-        if isinstance(layer, twin.deterministic):
-            return twin.bayesian
-    raise InvalidValue("layer", type(layer).__name__, "has no Bayesian form", "add a row to TWINS")
-
-
-def _computes_like(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a subclass or changed instance still computes what ``kind`` does, no more."""
-    methods = ("forward", "_conv_forward")
-    changed = any(getattr(type(module), m, None) is not getattr(kind, m, None) for m in methods)
-    replaced = any(m in module.__dict__ for m in methods)
-    extra = set(module._parameters) - {"weight", "bias"}
-    return not (changed or replaced or extra or module._buffers or module._modules)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,15 +26,22 @@ class Candidate:
     Attributes:
         names: Every dotted name under which a module with this weight stands in the model.
         modules: The distinct modules.
+        wholes: The split modules that it is a matrix of, with their names.
     """
 
     names: tuple[str, ...]
     modules: tuple[nn.Module, ...]
+    wholes: tuple[tuple[str, nn.Module], ...] = ()
 
     @property
     def is_shared(self) -> bool:
         """Used under two names, or by two modules."""
         return len(self.names) > 1
+
+    def matches(self, patterns: Iterable[Pattern]) -> bool:
+        """Whether a pattern fits it, or the module that it is a matrix of."""
+        own = [(name, module) for name in self.names for module in self.modules]
+        return any(matches(name, module, patterns) for name, module in (*own, *self.wholes))
 
 
 def find_candidates(
@@ -114,19 +52,44 @@ def find_candidates(
     unwanted = as_patterns(exclude)
     names: dict[int, list[str]] = {}
     modules: dict[int, dict[int, nn.Module]] = {}
+    wholes: dict[int, list[tuple[str, nn.Module]]] = {}
     refused = set()
     for name, module in model.named_modules(remove_duplicate=False):
-        if why_left(model, module) is not None:
+        if class_with_twin(module) is None or why_left(model, module) is not None:
             continue
         key = id(module.weight)
         names.setdefault(key, []).append(name)
         modules.setdefault(key, {})[id(module)] = module
-        if matches(name, module, unwanted) or not (wanted is None or matches(name, module, wanted)):
+        around = _whole_of(model, name)
+        wholes.setdefault(key, []).extend(around)
+        here = Candidate((name,), (module,), around)
+        if here.matches(unwanted) or not (wanted is None or here.matches(wanted)):
             refused.add(key)
     # A shared weight is converted in all its places or in none: half would end the sharing.
     return [
-        Candidate(tuple(names[k]), tuple(modules[k].values())) for k in names if k not in refused
+        Candidate(tuple(names[k]), tuple(modules[k].values()), tuple(wholes[k]))
+        for k in names
+        if k not in refused
     ]
+
+
+def convertible_weights(model: nn.Module) -> list[Tensor]:
+    """Every weight that a conversion of ``model`` would make sparse, once.
+
+    They share their memory with the model, whatever their shape.
+    """
+    split, wholes = split_modules(model)
+    try:
+        return [parameter_of(candidate.modules[0]) for candidate in find_candidates(split)]
+    finally:
+        join_unconverted(split, wholes)
+
+
+def _whole_of(model: nn.Module, name: str) -> tuple[tuple[str, nn.Module], ...]:
+    """The split module that has ``name`` for one of its matrices, if there is one."""
+    parent_name, _, child = name.rpartition(".")
+    parent = model.get_submodule(parent_name)
+    return ((parent_name, parent),) if isinstance(parent, Split) and child in parent.parts else ()
 
 
 def why_left(model: nn.Module, module: nn.Module) -> str | None:
@@ -139,7 +102,13 @@ def why_left(model: nn.Module, module: nn.Module) -> str | None:
         reason = "is sparse already"
     elif is_parametrized(module):
         reason = "its weight or bias is computed from others (a parametrization)"
-    elif not isinstance(module, tuple(TWINS)):
+    elif split_class_of(module) is not None:
+        reason = None  # its matrices can, one by one
+    elif may_be_split(module):
+        reason = f"{kind} computes in a way of its own; it stays deterministic"
+    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        reason = f"{kind} has no sparse layer: rows are looked up; it stays deterministic"
+    elif class_with_twin(module) is None:
         reason = f"{kind} has no sparse layer; it stays deterministic"
     elif weight is None:
         reason = "its weight is computed from others, as pruning does"
@@ -162,7 +131,7 @@ def left_modules(model: nn.Module) -> list[tuple[str, str, int, str]]:
         own = [p for p in module._parameters.values() if p is not None]
         if is_parametrized(module):
             own += list(module.parametrizations.parameters())
-        if isinstance(module, SparseLayer | ParametrizationList) or not any(
+        if isinstance(module, SparseLayer | Split | ParametrizationList) or not any(
             nn.parameter.is_lazy(p) or p.dim() > 1 for p in own
         ):
             continue
@@ -176,9 +145,12 @@ def reader_of(model: nn.Module, name: str) -> str | None:
     """How a parent that reads ``layer.weight`` without calling the layer uses it, or ``None``."""
     parent_name, _, child = name.rpartition(".")
     parent = model.get_submodule(parent_name) if name else None
-    if isinstance(parent, nn.MultiheadAttention) and child == "out_proj":
-        return "MultiheadAttention reads its dense weight: right, but slower"
-    if isinstance(parent, nn.TransformerEncoderLayer) and child in ("linear1", "linear2"):
+    if reads_weight(model, name):
+        kind = parent.kind if isinstance(parent, Split) else type(parent)
+        return f"{kind.__name__} reads its dense weight: right, but slower"
+    above = model.get_submodule(parent_name.rpartition(".")[0]) if parent_name else None
+    is_inside = isinstance(parent, nn.TransformerEncoderLayer) and child in ("linear1", "linear2")
+    if is_inside or (isinstance(parent, Split) and isinstance(above, nn.TransformerEncoderLayer)):
         return "TransformerEncoderLayer's fast path in eval() reads its dense weight"
     return None
 
@@ -187,6 +159,8 @@ def reads_weight(model: nn.Module, name: str) -> bool:
     """Whether the parent of a layer never calls it, in whatever mode: hooks would not run."""
     parent_name, _, child = name.rpartition(".")
     parent = model.get_submodule(parent_name) if name else None
+    if isinstance(parent, Split):
+        return parent.reads(child)
     return isinstance(parent, nn.MultiheadAttention) and child == "out_proj"
 
 
@@ -207,6 +181,7 @@ def as_patterns(patterns: Iterable[Pattern] | Pattern) -> list[Pattern]:
 
 def matches(name: str, module: nn.Module, patterns: Iterable[Pattern]) -> bool:
     """Whether a dotted name (shell-style pattern) or a module class is listed."""
+    kind = module.kind if isinstance(module, Split) else type(module)
     return any(
-        fnmatchcase(name, p) if isinstance(p, str) else isinstance(module, p) for p in patterns
+        fnmatchcase(name, p) if isinstance(p, str) else issubclass(kind, p) for p in patterns
     )

@@ -22,10 +22,7 @@ from gossamer.nn.candidates import (
     Candidate,
     Pattern,
     as_patterns,
-    dense_twin_of,
     find_candidates,
-    matches,
-    twin_of,
 )
 from gossamer.nn.dropout import forget_dropout
 from gossamer.nn.measure import forget_measurement, measure_at_first_use
@@ -39,6 +36,9 @@ from gossamer.nn.prior import (
     make_prior,
     resolve_prior_std,
 )
+from gossamer.nn.split import put
+from gossamer.nn.splitting import join_modules, join_unconverted, split_modules
+from gossamer.nn.twins import Twin, dense_twin_of, parameter_of, require_linear, twin_of
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, sparse_layers, weights_of
 from gossamer.ops import AUTO, MEASURE, Layout, choose
 
@@ -126,8 +126,7 @@ def to_bayesian(
     def build(
         module: nn.Module, kept: Support, values: Tensor, options: dict[str, Any]
     ) -> SparseLayer:
-        twin = twin_of(module)
-        assert twin is not None
+        twin = _twin(module)
         layout = twin.layout(module)
         width = resolve_prior_std(prior_std, layout, kept.density)
         std = initial_std(posterior_std, width, values, generator, posterior_share)
@@ -187,8 +186,7 @@ def to_sparse(
     def build(
         module: nn.Module, kept: Support, values: Tensor, options: dict[str, Any]
     ) -> SparseLayer:
-        twin = twin_of(module)
-        assert twin is not None
+        twin = _twin(module)
         return twin.deterministic(twin.layout(module), kept, values, _bias(module), **options)
 
     return _convert(
@@ -219,7 +217,8 @@ def to_deterministic(model: nn.Module, *, inplace: bool = False) -> nn.Module:
             continue
         if id(layer) not in made:
             made[id(layer)] = _dense_twin(layer, weights)
-        model = _put(model, name, made[id(layer)])
+        model = put(model, name, made[id(layer)])
+    model = join_modules(model)
     _forget_shared_draws(model)
     use_torch_batchnorm(model)
     return model
@@ -247,11 +246,7 @@ class _Choice:
 
     def shares(self, candidate: Candidate) -> bool:
         """Whether several uses of a weight in one forward pass must see one θ."""
-        return candidate.is_shared or any(
-            matches(name, module, self.shared)
-            for name in candidate.names
-            for module in candidate.modules
-        )
+        return candidate.is_shared or candidate.matches(self.shared)
 
     def select(self, weight: Tensor, nnz: int) -> tuple[Support, Tensor]:
         """The support of one weight and the values on it, on the weight's device."""
@@ -275,24 +270,36 @@ def _convert(model: nn.Module, build: Builder, choice: _Choice, *, inplace: bool
     if sparse_layers(model):
         first = next(iter(sparse_layers(model)))
         raise InvalidValue("model", first or "root", "is sparse already", "convert the torch model")
+    model, wholes = split_modules(model if inplace else copy.deepcopy(model))
+    try:
+        model = _convert_layers(model, build, choice)
+    finally:
+        model = join_unconverted(model, wholes)
+    if choice.backend != "masked":
+        use_native_batchnorm(model)
+    link_adjacent(model)  # whatever the backends: a run may go on with others
+    if any(layer.draws_weights for layer in sparse_layers(model).values()):
+        model.register_forward_pre_hook(begin_shared_draws)
+        model.register_forward_hook(end_shared_draws)
+    warn_of_partial(model, choice.exclude)
+    return model
+
+
+def _convert_layers(model: nn.Module, build: Builder, choice: _Choice) -> nn.Module:
+    """``model``, whose modules are split, with its convertible layers replaced."""
     named = {"include": choice.include or (), "exclude": choice.exclude, "shared": choice.shared}
     for key, patterns in named.items():
         require_matches(model, key, patterns)
-    model = model if inplace else copy.deepcopy(model)
     candidates = find_candidates(model, choice.include, choice.exclude)
     if not candidates:
         raise none_to_convert(model)
+    for candidate in candidates:
+        for module in candidate.modules:
+            require_linear(candidate.names[0], module)
     sizes = [layer_size(c.names[0] or "root", _layout(c.modules[0])) for c in candidates]
     counts = allocate(sizes, choice.sparsity, choice.distribution)
     for candidate, nnz in zip(candidates, counts, strict=True):
         model = _replace(model, candidate, nnz, build, choice)
-    if choice.backend != "masked":
-        use_native_batchnorm(model)
-    link_adjacent(model)  # whatever the backends: a run may go on with others
-    if any(map(choice.shares, candidates)):
-        model.register_forward_pre_hook(begin_shared_draws)
-        model.register_forward_hook(end_shared_draws)
-    warn_of_partial(model, choice.exclude)
     return model
 
 
@@ -303,14 +310,14 @@ def _replace(
 
     Modules that shared it share the new parameters.
     """
-    weight = candidate.modules[0].weight
-    assert isinstance(weight, Tensor)
+    first = candidate.modules[0]
+    weight, trained = _twin(first).weight(first), parameter_of(first).requires_grad
     if not bool(torch.isfinite(weight).all()):
         raise InvalidData(
             candidate.names[0] or "root", None, "has weights that are NaN or infinite"
         )
     kept, values = choice.select(weight.detach(), nnz)
-    layout = _layout(candidate.modules[0])
+    layout = _layout(first)
     backend = choose(choice.backend, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
     options: dict[str, Any] = {"backend": backend, "draws_weights": choice.shares(candidate)}
     shared: dict[str, nn.Parameter] = {}
@@ -326,22 +333,28 @@ def _replace(
                     "leave them out with exclude",
                 )
             layer.register_parameter(vector.name, parameter)
-            parameter.requires_grad_(weight.requires_grad)
+            parameter.requires_grad_(trained)
         layer.train(module.training)
-        layer.origin = Origin.of(module)
+        layer.origin = Origin.of(module, transposed=_twin(module).transposed)
+        if layer.origin is not None:
+            layer.origin.lend(layer)
         move_hooks(module, layer)
         if choice.backend == MEASURE:
             measure_at_first_use(layer)
         for name, other in list(model.named_modules(remove_duplicate=False)):
             if other is module:
-                model = _put(model, name, layer)
+                model = put(model, name, layer)
     return model
 
 
-def _layout(module: nn.Module) -> Layout:
+def _twin(module: nn.Module) -> Twin:
     twin = twin_of(module)
     assert twin is not None
-    return twin.layout(module)
+    return twin
+
+
+def _layout(module: nn.Module) -> Layout:
+    return _twin(module).layout(module)
 
 
 def _bias(module: nn.Module) -> nn.Parameter | None:
@@ -357,22 +370,16 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
     leading = layer.leading()
     if id(leading) not in weights:
         mean = layer.backend.weight(leading.detach(), layer.pattern, layer.layout, None)
-        weights[id(leading)] = nn.Parameter(mean.clone(), requires_grad=leading.requires_grad)
+        if layer.origin is not None and layer.origin.transposed:
+            mean = mean.t()
+        dense_mean = mean.clone(memory_format=torch.contiguous_format)
+        weights[id(leading)] = nn.Parameter(dense_mean, requires_grad=leading.requires_grad)
     dense.register_parameter("weight", weights[id(leading)])
     dense.register_parameter("bias", layer.bias)
     forget_measurement(layer)
     forget_dropout(layer)
     move_hooks(layer, dense)
     return dense.train(layer.training)
-
-
-def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """``model`` with ``module`` under ``name``; the root itself has the empty name."""
-    if not name:
-        return module
-    parent, _, child = name.rpartition(".")
-    setattr(model.get_submodule(parent), child, module)
-    return model
 
 
 def move_hooks(old: nn.Module, new: nn.Module) -> None:

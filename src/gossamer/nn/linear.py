@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
-from gossamer.nn.base import BayesianLayer, DeterministicLayer
+from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
 from gossamer.ops import Layout
 
 
-class _LinearShape:
-    """The attributes of ``nn.Linear`` that other code reads."""
-
-    layout: Layout
+class _LinearShape(SparseLayer):
+    """The attributes of ``nn.Linear``, or of a registered class, that other code reads."""
 
     @property
     def in_features(self) -> int:
@@ -22,6 +20,12 @@ class _LinearShape:
     def out_features(self) -> int:
         """Output units."""
         return self.layout.fan_out
+
+    @property
+    def weight(self) -> Tensor:
+        """As everywhere, with the axes in the order that the module's own class has."""
+        found = super().weight
+        return found.t() if self.origin is not None and self.origin.transposed else found
 
 
 class BayesianLinear(_LinearShape, BayesianLayer):

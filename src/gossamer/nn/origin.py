@@ -23,34 +23,53 @@ _TORCH: dict[type[nn.Module], frozenset[str]] = {
 """By class of torch: what stands on every instance of it."""
 
 
+_EVERY = frozenset(vars(nn.Module()))
+"""What stands on every module."""
+
+
 @dataclass(frozen=True, eq=False)
 class Origin:
     """Class and attributes of a module that torch's own of its geometry has not.
 
     Attributes:
-        kind: A subclass that keeps torch's forward.
+        kind: A subclass that keeps torch's forward, or a registered class.
         attributes: What stood on the instance besides.
+        transposed: Whether it had the axes of its weight the other way round.
     """
 
     kind: type[nn.Module]
     attributes: Mapping[str, Any]
+    transposed: bool = False
 
     @classmethod
-    def of(cls, module: nn.Module) -> Origin | None:
+    def of(cls, module: nn.Module, *, transposed: bool = False) -> Origin | None:
         """What distinguishes a module from torch's own; ``None`` where nothing does.
 
         Args:
-            module: Before its conversion; of a class of ``_TORCH`` or of a subclass.
+            module: Before its conversion.
+            transposed: Whether the sparse layer has the axes of its weight the other way round.
         """
-        torchs = next(kind for kind in type(module).__mro__ if kind in _TORCH)
-        extra = {k: v for k, v in module.__dict__.items() if k not in _TORCH[torchs]}
-        if type(module) is torchs and not extra:
+        known = _TORCH.get(_torch_class(type(module)), _EVERY | {"weight", "bias"})
+        extra = {k: v for k, v in module.__dict__.items() if k not in known}
+        if type(module) in _TORCH and not extra:
             return None
-        return cls(type(module), extra)
+        return cls(type(module), extra, transposed)
 
     def restore(self, plain: nn.Module) -> nn.Module:
         """``plain`` as a module of the old class, with the old attributes."""
         module: nn.Module = self.kind.__new__(self.kind)
-        module.__dict__.update(plain.__dict__)
+        like = nn.Module() if _torch_class(self.kind) is nn.Module else plain
+        module.__dict__.update(like.__dict__)
         module.__dict__.update(self.attributes)
         return module
+
+    def lend(self, layer: nn.Module) -> None:
+        """Give a sparse layer the attributes that other code may read, such as ``nf``."""
+        for name, value in self.attributes.items():
+            if not hasattr(layer, name):
+                layer.__dict__[name] = value
+
+
+def _torch_class(kind: type[nn.Module]) -> type[nn.Module]:
+    """The torch class that a class derives from; ``nn.Module`` if it is none of the table."""
+    return next((base for base in kind.__mro__ if base in _TORCH), nn.Module)

@@ -13,6 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from gossamer.errors import InvalidValue
 from gossamer.nn.candidates import LEFT_OUT, Pattern, as_patterns, left_modules, matches
+from gossamer.nn.split import Split
 from gossamer.nn.walk import weights_of
 
 LEAST_SHARE = 0.5
@@ -98,7 +99,8 @@ def _kinds(rows: Iterable[tuple[str, str, int, str]]) -> str:
 
 
 def _has_weights(module: nn.Module) -> bool:
-    return any(p is not None for p in module._parameters.values()) or is_parametrized(module)
+    own = any(p is not None for p in module._parameters.values())
+    return own or is_parametrized(module) or isinstance(module, Split)
 
 
 def _own_parameters(module: nn.Module) -> list[nn.Parameter]:

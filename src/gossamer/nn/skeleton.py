@@ -18,10 +18,12 @@ from gossamer.errors import InvalidData
 from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import BayesianLayer, SparseLayer
 from gossamer.nn.batchnorm import NativeBatchNorm, use_native_batchnorm
-from gossamer.nn.candidates import twin_of
 from gossamer.nn.dropout import attach_dropout, dropout_of
 from gossamer.nn.origin import Origin
 from gossamer.nn.replica import replicate
+from gossamer.nn.split import Split
+from gossamer.nn.splitting import split_modules
+from gossamer.nn.twins import twin_of
 from gossamer.nn.walk import begin_shared_draws, end_shared_draws, weights_of
 
 
@@ -45,7 +47,8 @@ def describe(network: nn.Module) -> dict[str, Any]:
         for layer in weight.layers
     ]
     is_native = any(isinstance(m, NativeBatchNorm) for m in network.modules())
-    return {"layers": layers, "native_batchnorm": is_native}
+    split = [n for n, m in network.named_modules(remove_duplicate=False) if isinstance(m, Split)]
+    return {"layers": layers, "native_batchnorm": is_native, "split": split}
 
 
 def _rate_of(layer: SparseLayer) -> float | None:
@@ -76,7 +79,8 @@ def skeleton(plain: nn.Module, described: Mapping[str, Any]) -> nn.Module:
     Raises:
         InvalidData: ``plain`` is another architecture; the message names the layer.
     """
-    network = replicate(plain)
+    # Files from before there were any name none.
+    network, _ = split_modules(replicate(plain), only=described.get("split", ()))
     shared: dict[int, dict[str, nn.Parameter]] = {}
     dropped: dict[int, tuple[float, list[SparseLayer]]] = {}
     for about in described["layers"]:
@@ -116,7 +120,8 @@ def _layer(name: str, module: nn.Module, about: Mapping[str, Any]) -> SparseLaye
             f"layer {name or 'root'}",
             has,
             f"must be a torch layer with the weight {list(shape)}",
-            "give the network as it was before its conversion",
+            "give the network as it was before its conversion; a class of another package must be "
+            "registered, as it was then (gossamer.register_layer)",
         )
     layout = twin.layout(module)
     full, values = Support.full(layout.shape), torch.empty(layout.numel, device="meta")
@@ -132,7 +137,9 @@ def _layer(name: str, module: nn.Module, about: Mapping[str, Any]) -> SparseLaye
         if about.get("absent_prior_std") is not None:
             bayesian.spread_absent(1.0, float(about["absent_prior_std"]))
         layer = bayesian
-    layer.origin = Origin.of(module)
+    layer.origin = Origin.of(module, transposed=twin.transposed)
+    if layer.origin is not None:
+        layer.origin.lend(layer)
     return layer
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from gossamer.core.priors import Gaussian
 from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import BayesianLayer, SparseLayer
-from gossamer.nn.candidates import bayesian_twin_of
 from gossamer.nn.convert import move_hooks
 from gossamer.nn.dropout import carry_dropout
 from gossamer.nn.replica import replicate
+from gossamer.nn.twins import bayesian_twin_of
 from gossamer.nn.walk import weights_of
 
 StdOf = Callable[[Tensor], Tensor | None]
@@ -67,6 +67,8 @@ def _twin(layer: SparseLayer, mean: Tensor, std: Tensor, prior_std: float) -> Ba
         draws_weights=layer.draws_weights,
     )
     twin.origin = layer.origin
+    if twin.origin is not None:
+        twin.origin.lend(twin)
     move_hooks(layer, twin)
     carry_dropout(layer, twin)
     return twin.train(layer.training)
