@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gossamer.core.allocation import LayerSize, allocate
+from gossamer.core.allocation import LayerSize, Sparsity, allocate
 from gossamer.core.priors import Prior
 from gossamer.core.support import Support
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
@@ -44,6 +44,7 @@ from gossamer.ops import AUTO, MEASURE, Layout, choose
 
 SupportRule = Literal["random", "magnitude"]
 AbsentVariance = Literal["none", "linear", "all"]
+PriorMean = Literal["zero", "pretrained"]
 Builder = Callable[[nn.Module, Support, Tensor, dict[str, Any]], SparseLayer]
 
 _HOOKS = (
@@ -60,13 +61,14 @@ _HOOKS = (
 
 def to_bayesian(
     model: nn.Module,
-    sparsity: float = 0.0,
+    sparsity: Sparsity = 0.0,
     *,
     sparsity_distribution: str = "erk",
     support: SupportRule = "random",
     rescale: bool = True,
     prior_std: PriorStd = "scaled",
     prior: Prior | None = None,
+    prior_mean: PriorMean = "zero",
     posterior_std: PosteriorStd = "scaled",
     posterior_share: float = POSTERIOR_SHARE,
     absent_variance: AbsentVariance = "none",
@@ -85,7 +87,9 @@ def to_bayesian(
 
     Args:
         model: Any module, also a bare ``nn.Linear``. It is copied unless ``inplace``.
-        sparsity: Share of all convertible weights removed, in [0, 1); the number kept is exact.
+        sparsity: Share of all convertible weights removed, in [0, 1); the number kept is exact. Or
+            shares by patterns of names, ``{"encoder.*": 0.95, "*": 0.5}``: a layer belongs to the
+            first that it matches.
         sparsity_distribution: ``erk``, ``uniform`` or ``uniform_dense_first``.
         support: ``random`` or ``magnitude``.
         rescale: Divide the means of a random support by √density.
@@ -93,6 +97,8 @@ def to_bayesian(
             layers, or ``"empirical"``: per layer, that of its weights at any moment.
         prior: Another prior for all weights (``gossamer.core.priors``); ``prior_std`` then only
             sets the scale of the initial posterior.
+        prior_mean: Where the prior lies: at ``zero``, or at the ``pretrained`` weights of the
+            model, which are kept whole for that (MOPED; take ``support="magnitude"`` with it).
         posterior_std: Initial standard deviation: ``"scaled"``, a number, or ``(mean, spread)`` for
             |N(mean, spread²)| per weight.
         posterior_share: What ``"scaled"`` is of the prior std.
@@ -120,6 +126,15 @@ def to_bayesian(
         raise InvalidValue(
             "prior_std", prior_std, "is a prior itself, and prior= names another", "give one"
         )
+    if prior_mean not in get_args(PriorMean):
+        raise UnknownName("prior_mean", str(prior_mean), get_args(PriorMean))
+    if prior_mean == "pretrained" and absent_variance != "none":
+        raise InvalidValue(
+            "absent_variance",
+            absent_variance,
+            "has a prior about 0, and prior_mean='pretrained' is about the model's weights",
+            "give one of them",
+        )
     if absent_variance not in get_args(AbsentVariance):
         raise UnknownName("absent_variance", str(absent_variance), get_args(AbsentVariance))
 
@@ -138,6 +153,8 @@ def to_bayesian(
             # The scaled std of all inputs: those that a layer does not keep are as many.
             absent_std = resolve_prior_std(prior_std, layout, 1.0)
             layer.spread_absent(posterior_share * absent_std, absent_std)
+        if prior_mean == "pretrained":
+            layer.centre_prior(twin.weight(module))
         return layer
 
     converted = _convert(
@@ -170,7 +187,7 @@ def to_bayesian(
 
 def to_sparse(
     model: nn.Module,
-    sparsity: float = 0.0,
+    sparsity: Sparsity = 0.0,
     *,
     sparsity_distribution: str = "erk",
     support: SupportRule = "random",
@@ -233,7 +250,7 @@ def layer_size(name: str, layout: Layout) -> LayerSize:
 class _Choice:
     """What to keep and where; the arguments that both conversions share."""
 
-    sparsity: float
+    sparsity: Sparsity
     distribution: str
     support: SupportRule
     rescale: bool
@@ -303,6 +320,20 @@ def _convert_layers(model: nn.Module, build: Builder, choice: _Choice) -> nn.Mod
     return model
 
 
+def _require_values(name: str, weight: Tensor) -> None:
+    try:
+        is_finite = bool(torch.isfinite(weight).all())
+    except RuntimeError as error:  # asked of a tensor without memory
+        raise InvalidValue(
+            "model",
+            name,
+            f"has a weight on the device {weight.device} without values to keep",
+            "give it memory first: model.to_empty(device='cpu'), then weights",
+        ) from error
+    if not is_finite:
+        raise InvalidData(name, None, "has weights that are NaN or infinite")
+
+
 def _replace(
     model: nn.Module, candidate: Candidate, nnz: int, build: Builder, choice: _Choice
 ) -> nn.Module:
@@ -312,10 +343,7 @@ def _replace(
     """
     first = candidate.modules[0]
     weight, trained = _twin(first).weight(first), parameter_of(first).requires_grad
-    if not bool(torch.isfinite(weight).all()):
-        raise InvalidData(
-            candidate.names[0] or "root", None, "has weights that are NaN or infinite"
-        )
+    _require_values(candidate.names[0] or "root", weight)
     kept, values = choice.select(weight.detach(), nnz)
     layout = _layout(first)
     backend = choose(choice.backend, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)

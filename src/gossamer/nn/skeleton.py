@@ -39,6 +39,7 @@ def describe(network: nn.Module) -> dict[str, Any]:
             "shape": list(layer.layout.shape),
             "prior": _described(layer),
             "absent_prior_std": _absent_prior_std(layer),
+            "prior_mean": isinstance(layer, BayesianLayer) and layer.prior_mean is not None,
             "draws_weights": layer.draws_weights,
             "backend": layer.backend.name,
             "dropout": _rate_of(layer),
@@ -136,6 +137,8 @@ def _layer(name: str, module: nn.Module, about: Mapping[str, Any]) -> SparseLaye
         bayesian = twin.bayesian(layout, full, values, std, bias, prior=prior, **options)
         if about.get("absent_prior_std") is not None:
             bayesian.spread_absent(1.0, float(about["absent_prior_std"]))
+        if about.get("prior_mean"):
+            bayesian.centre_prior(values)
         layer = bayesian
     layer.origin = Origin.of(module, transposed=twin.transposed)
     if layer.origin is not None:
