@@ -416,3 +416,12 @@ def test_a_posterior_file_holds_them(tmp_path, x):
         loaded = gs.load(tmp_path / name, network=NETS[name]())
         one, two = (gs.predict(p, x, num_samples=3, seed=1).probs for p in (posterior, loaded))
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("name", ["lstm", "attention", "bilinear"])
+def test_compiled_they_give_the_same(name, x):
+    """Recurrent networks stay out of the graph, as torch's own do."""
+    bnn = make(name).eval().requires_grad_(False)
+    compiled = torch.compile(bnn, backend="eager")
+    torch.testing.assert_close(compiled(x), bnn(x))
+    torch._dynamo.reset()

@@ -82,8 +82,7 @@ def drop_inputs(model: nn.Module, rate: float, layers: Dropped = "hidden") -> li
     """Put dropout before the sparse layers of ``model``, in place.
 
     Layers that share a weight share the module: under weight noise they have one θ. Left out are
-    layers whose parent reads their weight instead of calling them (the out-projection of
-    ``nn.MultiheadAttention``).
+    layers whose parent reads their weight instead of calling them (recurrent networks).
 
     Args:
         model: A converted network.
