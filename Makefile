@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 RUNS ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test golden native-test neon check format slow wheel fashion clean
+.PHONY: help setup demo test golden native-test neon check format slow faces wheel fashion clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ demo: $(READY) ## sparse and dense networks on digits, ours and others: a table 
 	$(BIN)/gossamer reproduce gossamer/demo --out $(RUNS)/demo
 
 test: check native-test ## format, lint, types, layering, C++ tests, tests with coverage
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow" --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not faces" --cov --cov-report=term
 
 golden: $(READY) ## every number against those of BASE=commit, bit for bit; ONLY=part of a case's name
 	@PYTHONPATH=tests $(BIN)/python -m golden.compare $(BASE) $(if $(ONLY),--only '$(ONLY)')
@@ -52,6 +52,10 @@ format: $(READY) ## rewrite the sources in the project's form
 slow: $(READY) ## statistics and experiments that take minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,truth]'
 	$(BIN)/python -m pytest -m slow
+
+faces: $(READY) ## real runs of the trainers of others: Lightning, transformers, accelerate
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,lightning,hf,tensorboard]'
+	$(BIN)/python -m pytest -m faces
 
 wheel: $(READY) ## a wheel of this platform in dist/
 	@rm -rf build/lib* # setuptools would pack modules that are gone from src/
