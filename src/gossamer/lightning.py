@@ -64,21 +64,26 @@ class SubspaceCallback(Callback):
         return self._carried.subspace
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Build the subspace on the module and the trainer's optimisers."""
+        """Go on with the noise of a run that was saved between epochs.
+
+        Before data are read: the order of the next epoch is drawn from it.
+        """
+        require_state(self._state, 0 if trainer.ckpt_path is None else 1)
+        if self._state is not None and self._state["ends_epoch"]:
+            torch.set_rng_state(self._state["noise"])
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Build the subspace on the module and the trainer's optimisers.
+
+        After the loaders: to ask for the number of steps any earlier would start them.
+        """
         resumed, self._state = self._state, None
-        require_state(resumed, 0 if trainer.ckpt_path is None else 1)
-        if resumed is not None and resumed["ends_epoch"]:
-            # Before data are read: the order of the next epoch is drawn from it.
-            torch.set_rng_state(resumed["noise"])
-        elif resumed is not None:
+        if resumed is not None and not resumed["ends_epoch"]:
             self._noise = resumed["noise"]
         total = self._carried.settings.get("total_steps") or _total_steps(trainer)
         self._carried.begin(
             pl_module, trainer.optimizers, total, _objectives(pl_module, self._elbo), resumed
         )
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Note where the trainer's count begins."""
         self._seen = trainer.global_step
 
     def on_train_batch_start(

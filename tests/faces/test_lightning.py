@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gossamer as gs
 import gossamer.lightning as face
 from gossamer.errors import CheckpointError, InvalidValue, MissingDependency
+from gossamer.nn import at_mean
 
 ROWS, BATCH, EPOCHS, ACCUMULATE, EVERY = 70, 10, 4, 2, 3
 STEPS = 16  # of each epoch's seven batches the last is a step by itself
@@ -170,7 +172,7 @@ class Resumable:
         self.start = state["at"] % len(self.batches)
 
 
-def fit(folder, *, loader, resume=None, every=None, **options):
+def fit(folder, *, loader, resume=None, every=None, quiet=False):
     lightning = pytest.importorskip("lightning")
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -198,9 +200,10 @@ def fit(folder, *, loader, resume=None, every=None, **options):
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **{"accelerator": "cpu", **options},
+        accelerator="cpu",
     )
-    trainer.fit(module, loader, ckpt_path=resume)
+    with at_mean(module.net) if quiet else nullcontext():
+        trainer.fit(module, loader, ckpt_path=resume)
     return module, callback, trainer
 
 
@@ -239,21 +242,21 @@ def test_lightning_resumes_bit_for_bit(tmp_path, case):
 
 @in_the_trainer
 def test_lightning_is_the_loop_of_ones_own(tmp_path):
-    """The same steps written by hand give the same bits."""
-    module, callback, _ = fit(tmp_path, loader=Resumable())
+    """The same steps written by hand, without noise, give the same bits."""
+    module, callback, _ = fit(tmp_path, loader=Resumable(), quiet=True)
     net = network()
     opt = torch.optim.Adam(gs.parameter_groups(net, lr=1e-2))
     elbo = gs.ELBO(net, num_data=ROWS, kl_weight=gs.linear_warmup(12))
-    torch.manual_seed(5)
     subspace = gs.Subspace(net, opt, total_steps=STEPS, update_every=EVERY)
     elbo.count_by(subspace)
-    for _ in range(EPOCHS):
-        for number, (x, y) in enumerate(Resumable()):
+    for number in range(EPOCHS * 7):
+        x, y = Resumable().batches[number % 7]
+        with at_mean(net):
             (elbo(F.cross_entropy(net(x), y)) / ACCUMULATE).backward()
-            if number % 2 == 1 or number == 6:
-                opt.step()
-                opt.zero_grad()
-                subspace.step()
+        if number % 7 in (1, 3, 5, 6):
+            opt.step()
+            opt.zero_grad()
+            subspace.step()
     assert callback.subspace.steps == subspace.steps == STEPS
     for name, value in net.state_dict().items():
         assert torch.equal(value, module.net.state_dict()[name]), name
