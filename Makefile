@@ -54,7 +54,7 @@ slow: $(READY) ## statistics and experiments that take minutes
 	$(BIN)/python -m pytest -m slow
 
 faces: $(READY) ## real runs of the trainers of others: Lightning, transformers, accelerate
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,lightning,hf,tensorboard]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,lightning,hf]'
 	$(BIN)/python -m pytest -m faces
 
 wheel: $(READY) ## a wheel of this platform in dist/

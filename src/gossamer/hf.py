@@ -5,6 +5,7 @@ Needs ``pip install 'gossamer[hf]'``.
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from types import MethodType
@@ -33,6 +34,7 @@ else:
 
         class ExportableState:
             """Whose ``state()`` the Trainer would save."""
+
 
 __all__ = ["SubspaceCallback", "guard_saves"]
 
@@ -148,8 +150,29 @@ class SubspaceCallback(TrainerCallback, ExportableState):
                 "scales the loss, but not the gradient of the KL",
                 "use bf16=True, or float32",
             )
-        return ELBO(
-            model, self._num_data, kl_weight=self._kl_weight, temperature=self._temperature
+        if getattr(args, "gradient_accumulation_steps", 1) > 1:
+            _require_mean(model)
+        return ELBO(model, self._num_data, kl_weight=self._kl_weight, temperature=self._temperature)
+
+
+def _require_mean(model: Any) -> None:
+    """Raise where the Trainer would add the means of micro-batches up instead of averaging them.
+
+    It leaves the division to models that take keywords, of whose losses some do not divide.
+    """
+    takes = getattr(model, "accepts_loss_kwargs", None)
+    forward = inspect.signature(model.forward).parameters.values()
+    if takes is None:
+        takes = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in forward)
+    loss = getattr(model, "loss_function", None)
+    divides = callable(loss) and "num_items_in_batch" in inspect.signature(loss).parameters
+    if takes and not divides:
+        raise InvalidValue(
+            "gradient_accumulation_steps",
+            None,
+            f"would make the loss of {type(model).__name__} a sum over micro-batches, beside which "
+            "the KL counts too little",
+            "set model.accepts_loss_kwargs = False before the Trainer is built",
         )
 
 

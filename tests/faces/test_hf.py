@@ -1,4 +1,4 @@
-"""The callback for transformers' Trainer: hooks by themselves, and the real one (``make faces``)."""
+"""The callback for transformers' Trainer: its hooks, and the real one (``make faces``)."""
 
 from __future__ import annotations
 
@@ -83,10 +83,11 @@ def test_hooks_go_on_where_they_were_saved():
         torch.manual_seed(3)
         for step in range(10):
             if broken and step == 5:
+                noise, old = torch.get_rng_state(), opt
                 held = {"SubspaceCallback": json.loads(json.dumps(callback.state()))}
                 fresh = network().train()
                 fresh.load_state_dict(model.state_dict())
-                noise, old, model, opt = torch.get_rng_state(), opt, fresh, adam(fresh)
+                model, opt = fresh, adam(fresh)
                 opt.load_state_dict(copy.deepcopy(old.state_dict()))
                 state = trainer_state(global_step=step, stateful_callbacks=held)
                 callback = begun(model, opt, state, addition="random")
@@ -110,8 +111,8 @@ def test_what_would_be_wrong_is_refused():
     with pytest.raises(CheckpointError, match=r"step 7: has no state of SubspaceCallback"):
         begun(model, opt, trainer_state(global_step=7))
     callback = face.SubspaceCallback(100)
+    args = SimpleNamespace(fp16=True)
     with pytest.raises(InvalidValue, match=r"fp16 = True: .*bf16"):
-        args = SimpleNamespace(fp16=True)
         callback.on_train_begin(args, trainer_state(), None, model=model, optimizer=opt)
     for name, value in callback.state()["attributes"].items():  # as the Trainer would rebuild it
         setattr(callback, name, value)
@@ -127,6 +128,30 @@ def test_a_deterministic_model_needs_no_objective():
     callback.on_step_begin(ARGS, None, None)
     assert callback.elbo is None
     assert model.weight_values.grad is None
+
+
+class Keywords(nn.Module):
+    """A model whose loss the Trainer takes for one that divides by the items of a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x, **_):
+        return self.layer(x)
+
+
+@pytest.mark.usefixtures("installed")
+def test_losses_that_the_trainer_would_sum_are_refused():
+    model = gs.to_bayesian(Keywords(), 0.5)
+    args = SimpleNamespace(fp16=False, gradient_accumulation_steps=2)
+    callback = face.SubspaceCallback(100)
+    given = {"model": model, "optimizer": adam(model)}
+    with pytest.raises(InvalidValue, match="accepts_loss_kwargs = False"):
+        callback.on_train_begin(args, trainer_state(), None, **given)
+    model.accepts_loss_kwargs = False
+    callback.on_train_begin(args, trainer_state(), None, **given)
+    assert callback.elbo is not None
 
 
 class Saved(nn.Module):
@@ -168,7 +193,9 @@ def bert():
     depth = {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 12}
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = transformers.BertConfig(**sizes, **depth, **none)
-    return gs.to_bayesian(transformers.BertForSequenceClassification(config), 0.5)
+    model = gs.to_bayesian(transformers.BertForSequenceClassification(config), 0.5)
+    model.accepts_loss_kwargs = False  # its loss is a mean, whatever it is told
+    return model
 
 
 def examples():

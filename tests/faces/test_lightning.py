@@ -270,7 +270,7 @@ def test_lightning_with_several_processes_is_refused(tmp_path):
     pytest.importorskip("lightning")
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        with pytest.raises(InvalidValue, match="group: is needed: .*has 2 processes"):
+        with pytest.raises(InvalidValue, match=r"group: is needed: .*has 2 processes"):
             fit(tmp_path, loader=Resumable())
     finally:
         distributed.destroy_process_group()

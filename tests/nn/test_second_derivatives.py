@@ -17,7 +17,10 @@ from gossamer.ops import draw, library
 
 NETS = {
     "linear": lambda: (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)), (3, 5)),
-    "conv": lambda: (nn.Sequential(nn.Conv2d(2, 3, 2), nn.Tanh(), nn.Conv2d(3, 1, 2)), (2, 2, 4, 4)),
+    "conv": lambda: (
+        nn.Sequential(nn.Conv2d(2, 3, 2), nn.Tanh(), nn.Conv2d(3, 1, 2)),
+        (2, 2, 4, 4),
+    ),
 }
 KINDS = ["deterministic", "mean", "draw", "local"]
 native = pytest.mark.skipif(not library.is_available(), reason="no native library")

@@ -146,7 +146,9 @@ class _Noisy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         variance, noise = ctx.saved_tensors
         root = _root(variance)
-        if torch.is_grad_enabled():  # a second derivative of the root at 0 would be 0 times infinity
+        if (
+            torch.is_grad_enabled()
+        ):  # a second derivative of the root at 0 would be 0 times infinity
             root = torch.where(variance > 0.0, variance, 1.0).sqrt()
         slope = torch.where(variance > 0.0, noise / (2.0 * root), 0.0)
         return gradient, slope * gradient, None
