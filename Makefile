@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 RUNS ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test golden native-test neon check format slow zoo wheel fashion clean
+.PHONY: help setup demo test golden native-test neon check format slow zoo faces wheel fashion clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ demo: $(READY) ## sparse and dense networks on digits, ours and others: a table 
 	$(BIN)/gossamer reproduce gossamer/demo --out $(RUNS)/demo
 
 test: check native-test ## format, lint, types, layering, C++ tests, tests with coverage
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not zoo" --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not zoo and not faces" --cov --cov-report=term
 
 golden: $(READY) ## every number against those of BASE=commit, bit for bit; ONLY=part of a case's name
 	@PYTHONPATH=tests $(BIN)/python -m golden.compare $(BASE) $(if $(ONLY),--only '$(ONLY)')
@@ -57,6 +57,10 @@ zoo: $(READY) ## networks of other packages: converts them, and writes docs/zoo.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,zoo]'
 	PYTHONPATH=tests $(BIN)/python -m zoo.table
 	$(BIN)/python -m pytest -m zoo tests/zoo
+
+faces: $(READY) ## real runs of the trainers of others: Lightning, transformers, accelerate
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,lightning,hf]'
+	$(BIN)/python -m pytest -m faces
 
 wheel: $(READY) ## a wheel of this platform in dist/
 	@rm -rf build/lib* # setuptools would pack modules that are gone from src/

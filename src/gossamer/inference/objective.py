@@ -42,6 +42,12 @@ class ElboParts:
     loss: Tensor
 
 
+class CountsSteps(Protocol):
+    """Whatever knows how many optimiser steps were taken."""
+
+    steps: int
+
+
 class Objective(Protocol):
     """From one negative log-likelihood per example to the loss of a step."""
 
@@ -102,6 +108,7 @@ class ELBO:
         self.accumulate = accumulate
         self.schedule: Schedule = kl_weight if callable(kl_weight) else Constant(float(kl_weight))
         self.calls = 0
+        self._counter: CountsSteps | None = None
         self.parts: ElboParts | None = None
         if scale_parameters(model):
             _decay_watch.expect(self)
@@ -109,7 +116,18 @@ class ELBO:
     @property
     def kl_weight(self) -> float:
         """The factor that the next call uses."""
-        return self.schedule(self.calls // self.accumulate)
+        return self.schedule(self._step)
+
+    @property
+    def _step(self) -> int:
+        return self.calls // self.accumulate if self._counter is None else self._counter.steps
+
+    def count_by(self, counter: CountsSteps) -> None:
+        """Advance the schedule with the steps of ``counter``, a ``Subspace``, not with calls.
+
+        For loops that decide themselves how many calls make a step.
+        """
+        self._counter = counter
 
     def __call__(self, nll: Tensor) -> Tensor:
         """The loss for one mini-batch.
@@ -136,7 +154,7 @@ class ELBO:
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the schedule."""
-        return {"calls": self.calls}
+        return {"calls": self.calls if self._counter is None else self._step * self.accumulate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken."""

@@ -30,6 +30,7 @@ from gossamer.ops import (
     gaussian,
     get_backend,
     in_backward,
+    is_transformed,
 )
 
 FreshMoment = Callable[[Literal[1, 2], Tensor], Tensor | float]
@@ -119,6 +120,8 @@ class SparseLayer(Watched):
         """The support as the backend reads it."""
         if torch.compiler.is_compiling():
             return self._present_pattern()
+        if is_transformed():  # wrappers have no memory by which to tell what was derived from them
+            return Pattern(self.indices)
         if self._is_stale():
             self.refresh_pattern()
         if self._pattern is None:

@@ -16,7 +16,6 @@ from torch import Tensor
 from gossamer.core.gaussian import std_from_raw
 from gossamer.errors import InvalidData, InvalidValue
 from gossamer.ops.native import checks, library
-from gossamer.ops.native.once import once_differentiable
 from gossamer.ops.torch_private import has_memory, is_recorded
 
 _VARIANCE, _VARIANCE_BACKWARD, _KL = range(3)
@@ -32,7 +31,7 @@ def is_fused(*parameters: Tensor) -> bool:
 
 
 def variance(raw: Tensor) -> Tensor:
-    """softplus(raw)² ``[nnz]``, differentiable once."""
+    """softplus(raw)² ``[nnz]``."""
     traced = torch.compiler.is_compiling() or is_recorded()
     run: Any = _variance if traced else _Variance.apply
     found: Tensor = run(raw)
@@ -161,14 +160,17 @@ def _keep_variance(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
 
 
 def _keep_kl(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    mean, _, prior_std, _ = inputs
+    mean, raw, prior_std, _ = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(mean, output[1])
+    ctx.save_for_backward(mean, raw, output[1])
     ctx.precision = prior_std**-2
 
 
 def _kl_gradients(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    mean, raw_grad = ctx.saved_tensors
+    mean, raw, raw_grad = ctx.saved_tensors
+    if torch.is_grad_enabled():  # to be differentiated again
+        std = std_from_raw(raw)
+        raw_grad = (std * ctx.precision - 1.0 / std) * torch.sigmoid(raw)
     needs_mean, needs_raw = ctx.needs_input_grad[:2]
     return (
         mean * (gradient * ctx.precision) if needs_mean else None,
@@ -194,9 +196,10 @@ class _Variance(torch.autograd.Function):
         return run_variance(raw)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (raw,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again
+            return 2.0 * gradient * std_from_raw(raw) * torch.sigmoid(raw)
         return run_variance_backward(raw, gradient)
 
 
@@ -212,6 +215,5 @@ class _KlSum(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         return _kl_gradients(ctx, gradient, _)

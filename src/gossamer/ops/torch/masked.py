@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from gossamer.ops.growth import Growth, probe
@@ -144,10 +143,14 @@ class _Noisy(torch.autograd.Function):
         ctx.save_for_backward(variance, noise)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         variance, noise = ctx.saved_tensors
-        slope = torch.where(variance > 0.0, noise / (2.0 * _root(variance)), 0.0)
+        root = _root(variance)
+        if (
+            torch.is_grad_enabled()
+        ):  # a second derivative of the root at 0 would be 0 times infinity
+            root = torch.where(variance > 0.0, variance, 1.0).sqrt()
+        slope = torch.where(variance > 0.0, noise / (2.0 * root), 0.0)
         return gradient, slope * gradient, None
 
 
