@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -21,19 +22,17 @@ from gossamer.inference import ELBO, Subspace
 from gossamer.inference.carried import Carried, require_state
 from gossamer.nn import scale_parameters, sparse_layers
 
-if TYPE_CHECKING:
-    TrainerCallback = object
+_IS_HERE = find_spec("transformers") is not None
+
+if not TYPE_CHECKING and _IS_HERE:
+    from transformers.trainer_callback import ExportableState, TrainerCallback
+else:
+
+    class TrainerCallback:
+        """What the Trainer calls."""
 
     class ExportableState:
         """Whose ``state()`` the Trainer saves."""
-else:
-    try:
-        from transformers.trainer_callback import ExportableState, TrainerCallback
-    except ImportError:
-        TrainerCallback = object
-
-        class ExportableState:
-            """Whose ``state()`` the Trainer would save."""
 
 
 __all__ = ["SubspaceCallback", "guard_saves"]
@@ -73,7 +72,7 @@ class SubspaceCallback(TrainerCallback, ExportableState):
         temperature: float = 1.0,
         **settings: Any,
     ) -> None:
-        if TrainerCallback is object:
+        if not _IS_HERE:
             raise MissingDependency(
                 "transformers", None, "is needed for gossamer.hf", "pip install 'gossamer[hf]'"
             )
