@@ -1,0 +1,5 @@
+"""Trainers of others import torchvision where ``make zoo`` has installed it."""
+
+from zoo.torchvision_schemas import declare
+
+declare()
