@@ -231,3 +231,12 @@ def test_compiled_transposed_convolution_with_an_output_size():
     y = layer(x, output_size=[10])
     torch.manual_seed(1)
     assert torch.equal(compiled(x), y)
+
+
+@pytest.mark.parametrize("backend", ["native", "masked"])
+def test_an_onnx_file_holds_operators_that_onnx_knows(backend, monkeypatch):
+    """While one is written, native layers compute as masked ones do."""
+    net = gs.to_bayesian(nn.Linear(6, 4), 0.5, backend=backend).eval()
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    recorded = torch.export.export(net, (torch.randn(3, 6),))
+    assert not any("gossamer" in str(node.target) for node in recorded.graph.nodes)

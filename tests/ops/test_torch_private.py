@@ -133,3 +133,9 @@ def test_the_compiler_is_not_imported():
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_export_to_onnx_is_seen(monkeypatch):
+    assert not private.is_exported_to_onnx()
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    assert private.is_exported_to_onnx()

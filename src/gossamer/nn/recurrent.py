@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class _Recurrent(Split):
     @classmethod
     def of(cls, module: nn.Module) -> Split:
         """As everywhere; torch's list of the parameters is emptied too."""
+        _leave_out_when_compiled()
         split = super().of(module)
         for name in module._parameters:  # as torch does it: the list follows the attributes
             setattr(split, name, None)
@@ -44,6 +46,11 @@ class _Recurrent(Split):
         # pass are taken as they are; with them cuDNN would move them in memory.
         split.__dict__["_flat_weight_refs"] = [None] * len(module._parameters)
         return split
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """One that was pickled, perhaps elsewhere."""
+        _leave_out_when_compiled()
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
 
     def parameters_from(self, layers: Mapping[str, nn.Module]) -> dict[str, Tensor]:
         """Weights and biases by torch's names, in torch's order."""
@@ -60,7 +67,6 @@ class _Recurrent(Split):
         """Every matrix."""
         return True
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch itself leaves recurrent networks out of compiled graphs
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002
         """Torch's own, with one draw of the weights or with their means."""
         layers: dict[str, Any] = {name: self._modules[name] for name in self.parts}
@@ -79,6 +85,16 @@ class _Recurrent(Split):
                 body.__dict__[name] = value.copy() if type(value) is list else value
         body.__dict__["training"] = self.training
         return body
+
+
+@cache
+def _leave_out_when_compiled() -> None:
+    """As torch leaves its own recurrent networks out of compiled graphs.
+
+    Once there is one: torch imports its compiler for this, longer than the package itself takes.
+    """
+    left_out = torch.compiler.disable(_Recurrent.forward)  # type: ignore[no-untyped-call]
+    _Recurrent.forward = left_out  # type: ignore[method-assign]
 
 
 class SplitLSTM(_Recurrent, nn.LSTM):

@@ -16,7 +16,12 @@ from gossamer.ops.noise import draw_seed, fold_seed, normal, normal_like
 from gossamer.ops.pattern import Pattern
 from gossamer.ops.torch.draws import draw
 from gossamer.ops.torch.reading import ReadingBackend
-from gossamer.ops.torch_private import in_backward, is_recorded, is_transformed, version_of
+from gossamer.ops.torch_private import (
+    in_backward,
+    is_recorded,
+    is_transformed,
+    version_of,
+)
 
 __all__ = [
     "AUTO",

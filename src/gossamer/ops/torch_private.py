@@ -8,6 +8,7 @@ torch's transforms and recorders see nothing.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -94,3 +95,15 @@ def constant_when_compiled(function: Answer) -> Answer:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def is_exported_to_onnx() -> bool:
+    """Whether ``torch.onnx.export`` runs.
+
+    Asked of torch's own flag and not of ``torch.onnx``, which whoever exports nothing need not
+    import; compiled code asks nothing, since an export is never compiled.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return False
+    onnx = sys.modules.get("torch.onnx")
+    return onnx is not None and bool(onnx.is_in_onnx_export())

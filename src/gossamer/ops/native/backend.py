@@ -24,7 +24,7 @@ from gossamer.ops.native.samples import runs_together, together
 from gossamer.ops.pattern import Pattern
 from gossamer.ops.torch.draws import one_by_one
 from gossamer.ops.torch.masked import MaskedBackend
-from gossamer.ops.torch_private import has_memory
+from gossamer.ops.torch_private import has_memory, is_exported_to_onnx
 
 _MASKED = MaskedBackend()
 _INDEX_LIMIT = 2**31
@@ -162,8 +162,8 @@ def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Ten
     """Whether the kernels take this call.
 
     Half precision also comes in through autocast; torch.func transforms need operators that torch
-    knows from inside. An input that does not fit the layer goes the same way: torch says what is
-    wrong with it, where a kernel would read beyond it.
+    knows from inside, and an ONNX file such that ONNX knows. An input that does not fit the layer
+    goes the same way: torch says what is wrong with it, where a kernel would read beyond it.
     """
     return (
         has_memory(x)
@@ -173,6 +173,7 @@ def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Ten
         and x.dtype == values.dtype
         and x.dtype in library.DTYPES
         and not torch.is_autocast_enabled("cpu")
+        and not is_exported_to_onnx()
         and (bias is None or (bias.dtype == x.dtype and bias.shape == (layout.fan_out,)))
         and _fits(x, layout)
     )
