@@ -246,6 +246,10 @@ class SparseLayer(Watched):
         For parents that read it instead of calling the layer. Writing to it changes nothing, which
         the layer's next use reports.
         """
+        return self.shown_weight()
+
+    def shown_weight(self) -> Tensor:
+        """``weight``: a method, since compiled code knows no property of a base class."""
         self.require_unwritten()
         return self.show(self.computed_weight(), self.leading())
 

@@ -21,10 +21,9 @@ class _LinearShape(SparseLayer):
         """Output units."""
         return self.layout.fan_out
 
-    @property
-    def weight(self) -> Tensor:
+    def shown_weight(self) -> Tensor:
         """As everywhere, with the axes in the order that the module's own class has."""
-        found = super().weight
+        found = super().shown_weight()
         return found.t() if self.origin is not None and self.origin.transposed else found
 
 
