@@ -14,6 +14,7 @@ from gossamer.experiments.gossamer import (
     engines,
     high_sparsity,
     moments,
+    posterior,
 )
 from gossamer.experiments.gossamer.uncertainty import experiment as uncertainty
 from gossamer.experiments.li2024ssvi import fashion, iou
@@ -27,6 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         high_sparsity,
         moments,
         averaging,
+        posterior,
         uncertainty,
         fashion,
         iou,

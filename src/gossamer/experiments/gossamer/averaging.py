@@ -45,7 +45,7 @@ _LINES: tuple[tuple[str, str, str, dict[str, Any], dict[str, Any]], ...] = (
     ),
 )
 
-_ROWS = {"fashion": (18_000, 8_000), "mnist": (7_200, 6_800), "cifar10": (9_000, 6_000)}
+ROWS = {"fashion": (18_000, 8_000), "mnist": (7_200, 6_800), "cifar10": (9_000, 6_000)}
 """Rows that train, as in ``gossamer/uncertainty``, and rows of which half choose, half judge."""
 
 
@@ -53,9 +53,9 @@ def tasks(scope: Scope) -> list[RunTask]:
     """The runs of all lines on all sets."""
     found: list[RunTask] = []
     for problem in PROBLEMS:
-        if problem.key not in _ROWS:
+        if problem.key not in ROWS:
             continue
-        training, others = _ROWS[problem.key]
+        training, others = ROWS[problem.key]
         base = replace(
             problem.config,
             data_dir=scope.data_dir,
