@@ -312,6 +312,26 @@ def test_loss_scaling_and_clipping_reach_the_curvature(draws):
     torch.testing.assert_close(hats[0], 0.25 * hats[1], rtol=0.03, atol=3e-3)
 
 
+@pytest.mark.parametrize("change", ["values", "processes"])
+def test_several_draws_refuse_gradients_that_changed_otherwise(change):
+    """Clipped value by value, or averaged with another process's: ε⊙grad would not be theirs."""
+
+    def changed(net, opt, x, y):
+        opt.zero_grad()
+        for _ in range(2):
+            gradient_at_draw(opt, lambda: F.cross_entropy(net(x), y) / 2)
+        before, mean = net.weight.grad.clone(), net.weight.detach().clone()
+        if change == "values":
+            nn.utils.clip_grad_value_(net.parameters(), float(before.abs().median()))
+        else:
+            net.weight.grad.add_(before.flip(0)).div_(2.0)
+        with pytest.raises(InvalidValue, match="other than by one factor"):
+            opt.step()
+        assert torch.equal(net.weight, mean), "nothing has moved"
+
+    states_after(changed, steps=1)
+
+
 def test_a_step_that_was_given_up_leaves_no_noise():
     """A loss scaler skips a step; the next one must know nothing of its draw."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import Any, Literal, get_args, overload
 
 import torch
@@ -61,10 +61,22 @@ class _Pending:
         """The same after several draws; ``None`` after one, where ``eps`` says it all."""
         if self.product is None or self.grad is None:
             return None
-        # Between the passes and the step gradients are scaled as a whole, by clipping or a scaler.
+        # Between the passes and the step gradients may be scaled as a whole, by clipping or a
+        # scaler: the sums of ε⊙grad follow. What else happened to them, the sums do not know.
         ours, theirs = self.grad.flatten().double(), grad.flatten().double()
         size = torch.dot(ours, ours)
         scale = torch.dot(theirs, ours) / size if size > 0.0 else size
+        off = torch.linalg.vector_norm(theirs - scale * ours)
+        rounding = sqrt(torch.finfo(grad.dtype).eps)  # far above what it turns a gradient by
+        if off > rounding * torch.linalg.vector_norm(theirs):
+            raise InvalidValue(
+                "gradients after several draws",
+                None,
+                "were changed other than by one factor since the last sampled() context: by other "
+                "processes, or value by value",
+                "scale them as a whole; let processes reduce them inside the context, or take one "
+                "draw per step",
+            )
         return self.product * scale.to(self.product)
 
 
@@ -286,6 +298,9 @@ class NaturalGradient(Langevin):
                     "were not computed at a draw",
                     "run forward and backward pass in `with optimizer.sampled():`",
                 )
+        for parameter, pending in self._pending.items():
+            if parameter.grad is not None:
+                pending.of_several(parameter.grad)  # refuses before anything has moved
 
     def _check_group(self, group: dict[str, Any]) -> None:
         if group["update"] not in get_args(MeanUpdate):

@@ -17,12 +17,14 @@ from gossamer.experiments.table import RunTable, repeated
 from gossamer.experiments.task import RunTask
 
 _OLD = {"kl_weight": 0.01, "posterior_share": 0.03, "weight_decay": 3e-4}
+_NOISY = {"posterior_share": 0.3}
 _WIDE = {"kl_weight": 0.1, "posterior_share": 0.3, "weight_decay": 0.0}
 
 _LINES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("old", "β 0.01, σ₀ 0.03, decay 3e-4", _OLD),
     ("old-lr", "the same, twice the learning rate", {**_OLD, "lr_factor": 2.0}),
-    ("share", "β 0.01, σ₀ 0.3, decay 3e-4", {**_OLD, "posterior_share": 0.3}),
+    ("share", "β 0.01, σ₀ 0.3, decay 3e-4", {**_OLD, **_NOISY}),
+    ("share-lr", "the same, twice the learning rate", {**_OLD, **_NOISY, "lr_factor": 2.0}),
     ("beta", "β 0.1, σ₀ 0.3, decay 3e-4", {**_WIDE, "weight_decay": 3e-4}),
     ("wide", "β 0.1, σ₀ 0.3, no decay", _WIDE),
     ("wide-lr", "the same, twice the learning rate", {**_WIDE, "lr_factor": 2.0}),
