@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,8 @@ class DescentConfig(StepConfig):
 
     Attributes:
         lr: Learning rate of weights and biases; ``None`` takes ``default_lr``.
-        lr_factor: Times that.
+        lr_factor: Times that; ``None`` is ``AUTO_FACTOR`` of the config where ``lr`` is not given,
+            else 1.
         lr_schedule: ``cosine`` to 0 over the run, or ``constant``.
         lr_warmup: Share of the run over which the learning rate rises from 0, on top of that.
         lr_floor: What ``cosine`` falls to, as a share of ``lr``; with ``average`` it gets there
@@ -60,13 +61,15 @@ class DescentConfig(StepConfig):
     """
 
     lr: float | None = None
-    lr_factor: float = 1.0
+    lr_factor: float | None = None
     lr_schedule: Literal["cosine", "constant"] = "cosine"
     lr_warmup: float = 0.0
     lr_floor: float = 0.0
     average: float = 0.0
     weight_decay: float = 3e-4
     decay_biases: bool = False
+
+    AUTO_FACTOR: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,7 +128,8 @@ def default_lr(model: nn.Module) -> float:
 
 def base_lr(config: DescentConfig, model: nn.Module) -> float:
     """The learning rate of weights and biases before its schedule."""
-    return config.lr_factor * (default_lr(model) if config.lr is None else config.lr)
+    auto, lr = (config.AUTO_FACTOR, default_lr(model)) if config.lr is None else (1.0, config.lr)
+    return lr * (auto if config.lr_factor is None else config.lr_factor)
 
 
 def make_optimizer(config: OptimizerConfig, model: nn.Module, likelihood: Likelihood) -> Optimizer:
@@ -309,8 +313,8 @@ class VariationalConfig(OptimizerConfig):
         posterior_share: What ``"scaled"`` is of the prior's standard deviation.
         initial_mean_std: Redraw the means from N(0, this²) instead of keeping the network's own
             initialisation.
-        kl_weight: β at the end of the warm-up; ``None``: 1 where the likelihood has a scale of
-            noise, else ``KL_WEIGHT``.
+        kl_weight: β at the end of the warm-up; ``None``: ``KL_WEIGHT``, or the config's
+            ``NOISE_KL_WEIGHT`` where the likelihood has a scale of noise.
         kl_warmup: Share of the run over which β rises from 0.
         temperature: Of the posterior.
         backend: What computes the layers; ``auto`` chooses per layer.
@@ -325,6 +329,9 @@ class VariationalConfig(OptimizerConfig):
     kl_warmup: float = 0.5
     temperature: float = 1.0
     backend: str = AUTO
+
+    AUTO_FACTOR: ClassVar[float] = 2.0
+    NOISE_KL_WEIGHT: ClassVar[float] = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -396,7 +403,7 @@ def warmed_elbo(
     """The objective: β rises linearly from 0 to ``kl_weight`` over ``kl_warmup`` of the run."""
     weight = config.kl_weight
     if weight is None:
-        weight = 1.0 if likelihood.has_noise else KL_WEIGHT
+        weight = config.NOISE_KL_WEIGHT if likelihood.has_noise else KL_WEIGHT
     schedule = linear_warmup(round(config.kl_warmup * total_steps), end=weight)
     return ELBO(
         bnn,

@@ -27,10 +27,10 @@ Outputs of a prior draw have the scale of the inputs.
 EMPIRICAL_FLOOR = 1e-3
 """Least std of an empirical prior, as a share of the scaled one.
 
-A thirtieth of the initial posterior's: a layer that comes down to it is off.
+Far below the initial posterior's: a layer that comes down to it is off.
 """
 
-POSTERIOR_SHARE = 0.03
+POSTERIOR_SHARE = 0.3
 """Initial posterior std as a share of the prior std."""
 
 

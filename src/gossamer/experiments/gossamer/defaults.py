@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gossamer.experiments.earlier import earlier
 from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.table import RunTable, repeated
 from gossamer.experiments.task import RunTask
@@ -46,7 +47,8 @@ def tasks(scope: Scope) -> list[RunTask]:
     found: list[RunTask] = []
     for name, config in sizes:
         for key, label, options in _CHANGES:
-            changed = replace(config, method_options={"sparsity": 0.95, **options})
+            settings = earlier("ssvi", {"sparsity": 0.95, **options})
+            changed = replace(config, method_options=settings)
             line = (f"{name}-{key}", f"{name}, {label}", changed)
             found += repeated(*line, scope)
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import hypot
 
+from gossamer.experiments.earlier import earlier
 from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.li2024ssvi.fashion import base_config
 from gossamer.experiments.table import Check, Results, RunTable, repeated
@@ -29,7 +30,7 @@ def tasks(scope: Scope) -> list[RunTask]:
     for place, base in places.items():
         for method, label in _METHODS.items():
             for engine, backend in _ENGINES.items():
-                options = {"sparsity": 0.95}
+                options = earlier(method, {"sparsity": 0.95})
                 config = replace(base, method=method, method_options=options, backend=backend)
                 key, name = f"{place}-{method}-{engine}", f"{place}, {label}, {engine}"
                 found += repeated(key, name, config, scope)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gossamer.experiments.earlier import earlier
 from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.li2024ssvi.fashion import base_config
 from gossamer.experiments.table import RunTable, repeated
@@ -36,7 +37,8 @@ def tasks(scope: Scope) -> list[RunTask]:
     )
     found: list[RunTask] = []
     for key, label, method, options in _LINES:
-        config = replace(base, method=method, method_options={"sparsity": 0.99, **options})
+        settings = earlier(method, {"sparsity": 0.99, **options})
+        config = replace(base, method=method, method_options=settings)
         found += repeated(key, label, config, scope)
     return found
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gossamer.experiments.earlier import EARLIER
 from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.gossamer.averaging import ROWS
 from gossamer.experiments.gossamer.uncertainty.problems import PROBLEMS
 from gossamer.experiments.table import RunTable, repeated
 from gossamer.experiments.task import RunTask
 
-_OLD = {"kl_weight": 0.01, "posterior_share": 0.03, "weight_decay": 3e-4}
+_OLD = {**EARLIER, "kl_weight": 0.01, "weight_decay": 3e-4}
 _NOISY = {"posterior_share": 0.3}
-_WIDE = {"kl_weight": 0.1, "posterior_share": 0.3, "weight_decay": 0.0}
+_WIDE = {**EARLIER, **_NOISY, "kl_weight": 0.1, "weight_decay": 0.0}
 
 _LINES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("old", "β 0.01, σ₀ 0.03, decay 3e-4", _OLD),
@@ -31,7 +32,10 @@ _LINES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("middle", "β 0.03, σ₀ 0.3, no decay", {**_WIDE, "kl_weight": 0.03}),
     ("empirical", "β 0.1, σ₀ 0.3, no decay, empirical prior", {**_WIDE, "prior_std": "empirical"}),
 )
-_METHODS = (("ssvi", "SSVI 95 %", {"sparsity": 0.95}), ("dense_vi", "dense VI", {}))
+_METHODS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("ssvi", "SSVI 95 %", {"sparsity": 0.95}),
+    ("dense_vi", "dense VI", {}),
+)
 _SETS = ("digits", "mnist", "fashion")
 
 

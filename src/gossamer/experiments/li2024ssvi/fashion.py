@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import hypot
+from typing import Any
 
+from gossamer.experiments.earlier import earlier
 from gossamer.experiments.experiment import Experiment, Scope
 from gossamer.experiments.table import Check, Results, RunTable, repeated
 from gossamer.experiments.task import RunTask
 from gossamer.train import RunConfig
 
-_LINES: tuple[tuple[str, str, str, dict[str, float]], ...] = (
+_LINES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("dense_vi", "dense VI", "dense_vi", {}),
     ("ssvi-90", "SSVI 90 %", "ssvi", {"sparsity": 0.90}),
     ("ssvi-95", "SSVI 95 %", "ssvi", {"sparsity": 0.95}),
@@ -45,7 +47,8 @@ def tasks(scope: Scope) -> list[RunTask]:
     """The runs of all seven lines."""
     found: list[RunTask] = []
     for key, label, method, options in _LINES:
-        config = replace(base_config(scope.data_dir), method=method, method_options=options)
+        settings = earlier(method, options)
+        config = replace(base_config(scope.data_dir), method=method, method_options=settings)
         found += repeated(key, label, config, scope)
     return found
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gossamer.core.removal import REMOVAL
 from gossamer.errors import InvalidValue
+from gossamer.experiments.earlier import earlier
 from gossamer.experiments.experiment import Experiment, Finished, Scope
 from gossamer.experiments.fits import fit_of
 from gossamer.experiments.li2024ssvi.fashion import base_config
@@ -160,7 +161,7 @@ def tasks(scope: Scope) -> list[FunctionTask[RunConfig]]:
     config = replace(
         base_config(scope.data_dir),
         method="ssvi",
-        method_options={"sparsity": 0.95},
+        method_options=earlier("ssvi", {"sparsity": 0.95}),
         seed=scope.seed,
         device=scope.device,
         ood=(),

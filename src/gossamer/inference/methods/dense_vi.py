@@ -6,7 +6,7 @@ The method that SSVI is measured against.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -25,6 +25,9 @@ from gossamer.likelihoods import Likelihood
 @dataclass(frozen=True, kw_only=True)
 class DenseVIConfig(VariationalConfig):
     """Settings of dense VI: those of posterior and optimiser, all inherited."""
+
+    # Of more weights against the same rows, so that its KL weighs more: docs/defaults.md.
+    NOISE_KL_WEIGHT: ClassVar[float] = 0.1
 
 
 PRESETS: dict[str, dict[str, Any]] = {
