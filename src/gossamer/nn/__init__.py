@@ -16,11 +16,12 @@ from gossamer.nn.conv import (
     SparseConvTranspose2d,
     SparseConvTranspose3d,
 )
-from gossamer.nn.convert import to_bayesian, to_deterministic, to_sparse
+from gossamer.nn.convert import to_bayesian, to_sparse
 from gossamer.nn.cost import Summary, summary
 from gossamer.nn.dropout import UnitDropout, drop_inputs, dropout_of
 from gossamer.nn.linear import BayesianLinear, SparseLinear
 from gossamer.nn.moving import adopt, move, move_parameter, require_movable, state_on
+from gossamer.nn.restoring import to_deterministic
 from gossamer.nn.seeding import at_mean, holding_draws, sampling, sampling_together
 from gossamer.nn.spread import with_spread
 from gossamer.nn.state_kinds import register_state
