@@ -19,6 +19,7 @@ from gossamer.nn.conv import (
 from gossamer.nn.convert import to_bayesian, to_sparse
 from gossamer.nn.cost import Summary, summary
 from gossamer.nn.dropout import UnitDropout, drop_inputs, dropout_of
+from gossamer.nn.embedding import BayesianEmbedding, SparseEmbedding
 from gossamer.nn.linear import BayesianLinear, SparseLinear
 from gossamer.nn.moving import adopt, move, move_parameter, require_movable, state_on
 from gossamer.nn.restoring import to_deterministic
@@ -53,6 +54,7 @@ __all__ = [
     "BayesianConvTranspose1d",
     "BayesianConvTranspose2d",
     "BayesianConvTranspose3d",
+    "BayesianEmbedding",
     "BayesianLayer",
     "BayesianLinear",
     "DeterministicLayer",
@@ -66,6 +68,7 @@ __all__ = [
     "SparseConvTranspose1d",
     "SparseConvTranspose2d",
     "SparseConvTranspose3d",
+    "SparseEmbedding",
     "SparseLayer",
     "SparseLinear",
     "Stochastic",

@@ -26,7 +26,7 @@ from gossamer.nn.prior import (
 )
 from gossamer.nn.replacing import Choice, SupportRule, bias_of, convert, own_twin
 from gossamer.nn.walk import weights_of
-from gossamer.ops import AUTO
+from gossamer.ops import AUTO, Layout
 
 AbsentVariance = Literal["none", "linear", "all"]
 PriorMean = Literal["zero", "pretrained"]
@@ -81,7 +81,8 @@ def to_bayesian(
             (docs/layers.md): ``none``, ``linear`` ones or ``all``; layers that keep all weights
             have none to give it to.
         include: Only modules whose dotted name matches a pattern, or of a listed class; default
-            all. Needed where the model has sparse layers already, which stay as they are.
+            all but tables (``nn.Embedding``), which are converted where they are asked for. Needed
+            where the model has sparse layers already, which stay as they are.
         exclude: Never these.
         shared: Modules that are called several times in one forward pass, such as the cell of a
             recurrent network: all calls of a pass see one draw of their weights. Modules under two
@@ -197,6 +198,7 @@ def to_sparse(
 
 
 def _require_one_prior(
+    layouts: Iterable[Layout],
     *,
     prior_std: PriorStd,
     prior: Prior | None,
@@ -217,4 +219,11 @@ def _require_one_prior(
             absent_variance,
             "has a prior about 0, and prior_mean='pretrained' is about the model's weights",
             "give one of them",
+        )
+    if absent_variance == "all" and any(layout.is_lookup for layout in layouts):
+        raise InvalidValue(
+            "absent_variance",
+            "all",
+            "has no form for the rows of a table (nn.Embedding)",
+            "use 'linear', or leave the table out",
         )

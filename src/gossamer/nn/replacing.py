@@ -13,12 +13,19 @@ from torch import Tensor, nn
 
 from gossamer.core.allocation import LayerSize, Sparsity, allocate
 from gossamer.core.naming import by_name
+from gossamer.core.priors import Prior
 from gossamer.core.support import Support
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.nn.adjacent import link_adjacent
-from gossamer.nn.base import SparseLayer
+from gossamer.nn.base import BayesianLayer, SparseLayer
 from gossamer.nn.batchnorm import use_native_batchnorm
-from gossamer.nn.candidates import Candidate, Pattern, find_candidates, matches
+from gossamer.nn.candidates import (
+    Candidate,
+    Pattern,
+    find_candidates,
+    matches,
+    require_tables,
+)
 from gossamer.nn.hooks import move_hooks, share_draws
 from gossamer.nn.measure import measure_at_first_use
 from gossamer.nn.origin import Origin
@@ -44,7 +51,7 @@ class Choice:
     """What to keep and where; the arguments that both conversions share.
 
     ``settings`` are those of the builder, by their names as arguments; ``check`` raises where
-    those of one layer are wrong, before anything is replaced.
+    those of one weight, given its layouts, are wrong, before anything is replaced.
     """
 
     sparsity: Sparsity
@@ -63,11 +70,7 @@ class Choice:
     def settings_of(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """The settings of every layer, each for all or by patterns of names."""
         found = {key: by_name(key, given, names) for key, given in self.settings.items()}
-        each = [{key: found[key][place] for key in found} for place in range(len(names))]
-        for own in each:
-            if self.check is not None:
-                self.check(**own)
-        return each
+        return [{key: found[key][place] for key in found} for place in range(len(names))]
 
     def shares(self, candidate: Candidate) -> bool:
         """Whether several uses of a weight in one forward pass must see one θ."""
@@ -120,6 +123,7 @@ def _convert_layers(model: nn.Module, build: Builder, choice: Choice) -> nn.Modu
     for key, patterns in named.items():
         require_matches(model, key, patterns)
     _require_dense(model, choice)
+    require_tables(model, choice.include or (), choice.exclude)
     candidates = find_candidates(model, choice.include, choice.exclude)
     if not candidates:
         raise none_to_convert(model)
@@ -129,6 +133,9 @@ def _convert_layers(model: nn.Module, build: Builder, choice: Choice) -> nn.Modu
     sizes = [layer_size(c.names[0] or "root", _layout(c.modules[0])) for c in candidates]
     counts = allocate(sizes, choice.sparsity, choice.distribution)
     settings = choice.settings_of([size.name for size in sizes])
+    if choice.check is not None:
+        for candidate, own in zip(candidates, settings, strict=True):
+            choice.check([_layout(module) for module in candidate.modules], **own)
     for candidate, nnz, own in zip(candidates, counts, settings, strict=True):
         model = _replace(model, candidate, nnz, build, choice, own)
     return model
@@ -177,12 +184,16 @@ def _replace(
     weight, trained = own_twin(first).weight(first), parameter_of(first).requires_grad
     _require_values(candidate.names[0] or "root", weight)
     kept, values = choice.select(weight.detach(), nnz)
-    layout = _layout(first)
-    backend = choose(choice.backend, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy)
-    options: dict[str, Any] = {"backend": backend, "draws_weights": choice.shares(candidate)}
     shared: dict[str, nn.Parameter] = {}
+    prior: Prior | None = None
     for module in candidate.modules:
+        layout = _layout(module)
+        backend = choose(
+            choice.backend, layout, nnz, weight.device, weight.dtype, noisy=choice.noisy
+        )
+        options = {"backend": backend, "draws_weights": choice.shares(candidate)}
         layer = build(module, kept, values, settings, options)
+        layer.take_rest(module)
         for vector in (*layer.vectors, *layer.factors):
             parameter = shared.setdefault(vector.name, vector.parameter)
             if parameter.shape != vector.parameter.shape:
@@ -194,12 +205,15 @@ def _replace(
                 )
             layer.register_parameter(vector.name, parameter)
             parameter.requires_grad_(trained)
+        if isinstance(layer, BayesianLayer):
+            prior = layer.prior if prior is None else prior
+            layer.prior = prior  # one weight, one belief: a table would have a wider one
         layer.train(module.training)
         layer.origin = Origin.of(module, transposed=own_twin(module).transposed)
         if layer.origin is not None:
             layer.origin.lend(layer)
         move_hooks(module, layer)
-        if choice.backend == MEASURE:
+        if choice.backend == MEASURE and not layout.is_lookup:
             measure_at_first_use(layer)
         for name, other in list(model.named_modules(remove_duplicate=False)):
             if other is module:

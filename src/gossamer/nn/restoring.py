@@ -43,12 +43,11 @@ def _dense_twin(layer: SparseLayer, weights: dict[int, nn.Parameter]) -> nn.Modu
     leading = layer.leading()
     if id(leading) not in weights:
         mean = layer.backend.weight(leading.detach(), layer.pattern, layer.layout, None)
-        if layer.origin is not None and layer.origin.transposed:
-            mean = mean.t()
-        dense_mean = mean.clone(memory_format=torch.contiguous_format)
+        dense_mean = layer.as_stored(mean).clone(memory_format=torch.contiguous_format)
         weights[id(leading)] = nn.Parameter(dense_mean, requires_grad=leading.requires_grad)
     dense.register_parameter("weight", weights[id(leading)])
-    dense.register_parameter("bias", layer.bias)
+    if not layer.layout.is_lookup:  # which has none, not even an empty one
+        dense.register_parameter("bias", layer.bias)
     forget_measurement(layer)
     forget_dropout(layer)
     move_hooks(layer, dense)

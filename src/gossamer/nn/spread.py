@@ -66,6 +66,7 @@ def _twin(layer: SparseLayer, mean: Tensor, std: Tensor, prior_std: float) -> Ba
         backend=layer.backend.name,
         draws_weights=layer.draws_weights,
     )
+    twin.take_rest(layer)
     twin.origin = layer.origin
     if twin.origin is not None:
         twin.origin.lend(twin)
