@@ -95,7 +95,7 @@ def to_bayesian(
     Example:
         >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
         >>> bnn = to_bayesian(net, sparsity=0.5)
-        >>> sum(layer.nnz for layer in sparse_layers(bnn).values())
+        >>> gossamer.summary(bnn).nnz
         80
     """
     if absent_variance not in get_args(AbsentVariance):
@@ -110,7 +110,7 @@ def to_bayesian(
     ) -> SparseLayer:
         twin, own_prior = own_twin(module), settings["prior"]
         layout = twin.layout(module)
-        width = resolve_prior_std(settings["prior_std"], layout, kept.density)
+        width = resolve_prior_std(settings["prior_std"], settings["scale"], kept.density)
         std = initial_std(posterior_std, width, values, generator, posterior_share)
         belief = make_prior(settings["prior_std"], width) if own_prior is None else own_prior
         layer = twin.bayesian(layout, kept, values, std, bias_of(module), prior=belief, **options)

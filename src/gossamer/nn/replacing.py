@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from gossamer.core.allocation import LayerSize, Sparsity, allocate
 from gossamer.core.naming import by_name
-from gossamer.core.priors import Prior
 from gossamer.core.support import Support
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.nn.adjacent import link_adjacent
-from gossamer.nn.base import BayesianLayer, SparseLayer
+from gossamer.nn.base import SparseLayer
 from gossamer.nn.batchnorm import use_native_batchnorm
 from gossamer.nn.candidates import (
     Candidate,
@@ -38,7 +37,10 @@ from gossamer.ops import MEASURE, Layout, choose
 
 SupportRule = Literal["random", "magnitude"]
 Builder = Callable[[nn.Module, Support, Tensor, Mapping[str, Any], dict[str, Any]], SparseLayer]
-"""Makes a layer: of a module, its support, the values on it, its settings and its options."""
+"""Makes a layer: of a module, its support, the values on it, its settings and its options.
+
+Among the settings is ``scale``, the layout that decides how wide the prior of the weight is.
+"""
 
 
 def layer_size(name: str, layout: Layout) -> LayerSize:
@@ -185,7 +187,8 @@ def _replace(
     _require_values(candidate.names[0] or "root", weight)
     kept, values = choice.select(weight.detach(), nnz)
     shared: dict[str, nn.Parameter] = {}
-    prior: Prior | None = None
+    # One weight, one belief: beside a linear map a table would have a wider one.
+    settings = {**settings, "scale": _layout(first)}
     for module in candidate.modules:
         layout = _layout(module)
         backend = choose(
@@ -205,9 +208,6 @@ def _replace(
                 )
             layer.register_parameter(vector.name, parameter)
             parameter.requires_grad_(trained)
-        if isinstance(layer, BayesianLayer):
-            prior = layer.prior if prior is None else prior
-            layer.prior = prior  # one weight, one belief: a table would have a wider one
         layer.train(module.training)
         layer.origin = Origin.of(module, transposed=own_twin(module).transposed)
         if layer.origin is not None:

@@ -23,6 +23,7 @@ from gossamer.errors import InvalidValue
 from gossamer.nn import (
     BayesianEmbedding,
     NativeBatchNorm,
+    SparseEmbedding,
     SparseLayer,
     UnitDropout,
     at_mean,
@@ -52,8 +53,6 @@ def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
 
     Where absent weights have a variance, theirs times (m² + v) besides.
     """
-    if layer.layout.is_lookup:
-        return _table_rule(layer, x)
     dropout = dropout_of(layer)
     x = x if dropout is None else dropout_rule(dropout, x)
     backend, pattern, layout = layer.backend, layer.pattern, layer.layout
@@ -78,7 +77,7 @@ def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
     return Moments(centre, spread if absent is None else spread + absent.to(spread.dtype))
 
 
-def _table_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
+def table_rule(layer: BayesianEmbedding | SparseEmbedding, x: Moments | Tensor) -> Moments | Tensor:
     """A row's own means and variances, exact; the padding row is fixed."""
     if isinstance(x, Moments):
         raise InvalidValue(
@@ -89,7 +88,6 @@ def _table_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
     spread_of_weights = layer.weight_variance
     if spread_of_weights is None:
         return centre
-    assert isinstance(layer, BayesianEmbedding)
     backend, rows = layer.backend, layer.rows_of(x)
     variance = spread_of_weights.to(centre.dtype)
     spread = backend.product(rows, variance, layer.pattern, layer.layout, None, None)
@@ -235,6 +233,8 @@ def same_rule(module: nn.Module, x: Moments) -> Moments:
 
 
 RULES: dict[type[nn.Module], Callable[..., Any]] = {
+    BayesianEmbedding: table_rule,
+    SparseEmbedding: table_rule,
     SparseLayer: sparse_rule,
     nn.Linear: dense_rule,
     nn.Conv1d: dense_rule,
