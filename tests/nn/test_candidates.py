@@ -50,8 +50,8 @@ def test_a_head_tied_to_an_embedding_is_left_and_reported():
     assert bnn.head.weight is bnn.embedding.weight, "the tie stays"
     left = reasons(bnn)
     assert set(left) == {"embedding", "head"}
-    assert left["head"] == "its weight is tied to a module of another kind: embedding, head"
-    assert "Embedding has no sparse layer" in left["embedding"]
+    rule = "rows are looked up: a table is converted only where include= names it"
+    assert left["head"] == left["embedding"] == f"{rule}, and all of embedding, head"
     assert "left: head (Linear, 66 weights)" in str(gs.summary(bnn))
 
 

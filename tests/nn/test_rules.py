@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import gossamer as gs
+from gossamer.core.priors import EmpiricalGaussian, Gaussian, Laplace
 from gossamer.errors import InvalidValue, UnknownName
 from gossamer.nn import sparse_layers
 from gossamer.nn.skeleton import describe, skeleton
@@ -29,6 +30,72 @@ def test_shares_by_names(convert):
     assert kept["body.0"] + kept["body.2"] == round(0.1 * (240 + 400))
     with pytest.raises(InvalidValue, match="has no pattern for the layer head"):
         convert(net(), sparsity={"body.*": 0.9})
+
+
+class TestPriorsByName:
+    def test_the_width(self):
+        bnn = gs.to_bayesian(net(), 0.5, prior_std={"head": 0.7, "*": "scaled"})
+        plain = sparse_layers(gs.to_bayesian(net(), 0.5))
+        found = {name: layer.prior_std for name, layer in sparse_layers(bnn).items()}
+        assert found["head"] == 0.7
+        for name in ("body.0", "body.2"):
+            assert found[name] == plain[name].prior_std
+        layer = bnn["head"]
+        posterior = Normal(layer.weight_mean.double(), layer.weight_std.double())
+        wanted = kl_divergence(posterior, Normal(torch.zeros(()).double(), 0.7)).sum()
+        torch.testing.assert_close(layer.kl_divergence().double(), wanted, rtol=1e-5, atol=0)
+        start = torch.full_like(layer.weight_std, 0.03 * 0.7)
+        torch.testing.assert_close(layer.weight_std.detach(), start)
+
+    def test_kinds_of_priors(self):
+        bnn = gs.to_bayesian(
+            net(),
+            prior_std={"body.0": "empirical", "*": 0.2},
+            prior={"head": Laplace(0.1), "*": None},
+            prior_mean={"body.2": "pretrained", "*": "zero"},
+        )
+        layers = sparse_layers(bnn)
+        kinds = {name: type(layer.prior) for name, layer in layers.items()}
+        assert kinds == {"body.0": EmpiricalGaussian, "body.2": Gaussian, "head": Laplace}
+        assert [name for name, each in layers.items() if each.prior_mean is not None] == ["body.2"]
+        wanted = sum(layer.kl_divergence() for layer in layers.values())
+        torch.testing.assert_close(gs.kl_divergence(bnn), wanted, rtol=1e-6, atol=0)
+
+    def test_the_first_pattern_wins_and_each_must_match(self):
+        bnn = gs.to_bayesian(net(), prior_std={"body.2": 0.1, "body.*": 0.2, "*": 0.3})
+        found = {name: layer.prior_std for name, layer in sparse_layers(bnn).items()}
+        assert found == {"body.0": 0.2, "body.2": 0.1, "head": 0.3}
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"prior_std": {"hed": 1.0, "*": 0.1}}, InvalidValue, "prior_std = hed: matches no"),
+            ({"prior_std": {"head": 1.0}}, InvalidValue, "no pattern for the layer body.0; name"),
+            ({"prior_mean": {"head": "zero"}}, InvalidValue, "prior_mean = .*no pattern for"),
+            ({"prior_std": {"head": -1.0, "*": 0.1}}, InvalidValue, "must be positive"),
+            ({"prior_mean": {"head": "one", "*": "zero"}}, UnknownName, "prior_mean = one"),
+            (
+                {"prior_std": {"head": "empirical", "*": 0.1}, "prior": Laplace(0.1)},
+                InvalidValue,
+                "is a prior itself",
+            ),
+            (
+                {
+                    "prior_mean": {"head": "pretrained", "*": "zero"},
+                    "absent_variance": "linear",
+                    "sparsity": 0.5,
+                },
+                InvalidValue,
+                "has a prior about 0",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_found_before_anything_changes(self, options, error, message):
+        plain = net()
+        with pytest.raises(error, match=message):
+            gs.to_bayesian(plain, **options, inplace=True)
+        assert not sparse_layers(plain)
+        assert isinstance(plain["body"][0], nn.Linear)
 
 
 class TestPretrained:

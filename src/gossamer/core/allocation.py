@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import floor, prod
 
+from gossamer.core.naming import places_by_pattern
 from gossamer.errors import InvalidValue, UnknownName
 
 _BISECTIONS = 200
@@ -69,33 +69,12 @@ def allocate(
     if not isinstance(sparsity, Mapping):
         return DISTRIBUTION[distribution](layers, budget(layers, sparsity))
     counts: dict[int, int] = {}
-    for pattern, places in _by_pattern(layers, list(sparsity)).items():
+    names = [layer.name for layer in layers]
+    for pattern, places in places_by_pattern("sparsity", names, sparsity).items():
         group = [layers[place] for place in places]
         kept = DISTRIBUTION[distribution](group, budget(group, sparsity[pattern]))
         counts |= dict(zip(places, kept, strict=True))
     return [counts[place] for place in range(len(layers))]
-
-
-def _by_pattern(layers: Sequence[LayerSize], patterns: list[str]) -> dict[str, list[int]]:
-    """The places of the layers of every pattern; none may be without the other."""
-    found: dict[str, list[int]] = {pattern: [] for pattern in patterns}
-    for place, layer in enumerate(layers):
-        own = next((each for each in patterns if fnmatchcase(layer.name, each)), None)
-        if own is None:
-            raise InvalidValue(
-                "sparsity",
-                patterns,
-                f"has no pattern for the layer {layer.name}",
-                "name it, or end with '*' for all others; exclude= leaves a layer dense",
-            )
-        found[own].append(place)
-    for pattern, places in found.items():
-        if not places:
-            names = ", ".join(layer.name for layer in layers)
-            raise InvalidValue(
-                "sparsity", pattern, "matches no layer that is left", f"the layers are {names}"
-            )
-    return found
 
 
 def budget(layers: Sequence[LayerSize], sparsity: float) -> int:

@@ -79,7 +79,7 @@ class SwapRule(SwapSettings):
 
     Attributes:
         removal: Key of ``gossamer.core.removal.REMOVAL`` (Sec. 3.3.1); ``None`` takes ``snr_abs``,
-            or ``mean_abs`` where weights have no posterior.
+            or ``mean_abs`` in layers whose weights have no posterior.
         sigma_init: Standard deviation of fresh weights (Sec. 3.2): ``mean`` or ``eps``.
     """
 
@@ -157,8 +157,9 @@ class Subspace:
         self.followers = [Follower(model, copy) for copy in follow]
         self.rule: AdditionRule = addition_rule(rule.addition)
         self.addition = rule.addition
-        has_std = all(self._std(weight) is not None for weight in self.weights)
+        has_std = any(self._std(weight) is not None for weight in self._all)
         self.removal = rule.removal or ("snr_abs" if has_std else "mean_abs")
+        self._is_chosen = rule.removal is not None
         self.removal_score = criterion(self.removal)
         self.sigma = sigma_rule(rule.sigma_init)
         self.schedule: Swaps = SwapSchedule(
@@ -261,12 +262,13 @@ class Subspace:
 
     def _join(self, weight: Weight) -> None:
         """A weight takes part in swaps from now on."""
-        if self.removal in NEEDS_STD and self._std(weight) is None:
+        if self._is_chosen and self.removal in NEEDS_STD and self._std(weight) is None:
             raise InvalidValue(
                 "removal",
                 self.removal,
                 f"needs a standard deviation, which layer {weight.title} has not",
-                "use 'mean_abs' for deterministic layers",
+                "use 'mean_abs' for deterministic layers, or leave it out: each layer then has "
+                "the criterion that it can have",
             )
         self._joined.add(weight.name)
         self._stepped.note([weight])
@@ -449,7 +451,11 @@ class Subspace:
 
     def _removal_scores(self, weight: Weight) -> Tensor:
         mean, std = weight.values.detach(), self._std(weight)
-        scores = self.removal_score(mean, torch.ones_like(mean) if std is None else std.detach())
+        if std is None and self.removal in NEEDS_STD:  # beside layers that have one
+            scores = criterion("mean_abs")(mean, torch.ones_like(mean))
+        else:
+            std = torch.ones_like(mean) if std is None else std.detach()
+            scores = self.removal_score(mean, std)
         if not bool(torch.isfinite(scores).all()):
             raise NonFinite(
                 f"removal scores of layer {weight.title}",

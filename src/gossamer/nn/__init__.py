@@ -16,11 +16,13 @@ from gossamer.nn.conv import (
     SparseConvTranspose2d,
     SparseConvTranspose3d,
 )
-from gossamer.nn.convert import to_bayesian, to_deterministic, to_sparse
+from gossamer.nn.convert import to_bayesian, to_sparse
 from gossamer.nn.cost import Summary, summary
 from gossamer.nn.dropout import UnitDropout, drop_inputs, dropout_of
+from gossamer.nn.embedding import BayesianEmbedding, SparseEmbedding
 from gossamer.nn.linear import BayesianLinear, SparseLinear
 from gossamer.nn.moving import adopt, move, move_parameter, require_movable, state_on
+from gossamer.nn.restoring import to_deterministic
 from gossamer.nn.seeding import at_mean, holding_draws, sampling, sampling_together
 from gossamer.nn.spread import with_spread
 from gossamer.nn.state_kinds import register_state
@@ -52,6 +54,7 @@ __all__ = [
     "BayesianConvTranspose1d",
     "BayesianConvTranspose2d",
     "BayesianConvTranspose3d",
+    "BayesianEmbedding",
     "BayesianLayer",
     "BayesianLinear",
     "DeterministicLayer",
@@ -65,6 +68,7 @@ __all__ = [
     "SparseConvTranspose1d",
     "SparseConvTranspose2d",
     "SparseConvTranspose3d",
+    "SparseEmbedding",
     "SparseLayer",
     "SparseLinear",
     "Stochastic",

@@ -251,7 +251,14 @@ class SparseLayer(Watched):
     def shown_weight(self) -> Tensor:
         """``weight``: a method, since compiled code knows no property of a base class."""
         self.require_unwritten()
-        return self.show(self.computed_weight(), self.leading())
+        return self.show(self.as_stored(self.computed_weight()), self.leading())
+
+    def as_stored(self, weight: Tensor) -> Tensor:
+        """A dense weight in the form that the torch module has it in."""
+        return weight
+
+    def take_rest(self, module: nn.Module) -> None:
+        """Take what the torch module holds beside weight and bias; most hold nothing."""
 
     def computed_weight(self) -> Tensor:
         """``weight``, for those who do not write to it."""
@@ -444,7 +451,7 @@ def _require_rows(x: Tensor, rows: int | None, layout: Layout) -> None:
 
     A model may reorder its axes; more than one axis of rows could be in any order.
     """
-    expected = 2 if layout.kind == "linear" else layout.dims + 2
+    expected = 1 if layout.is_lookup else layout.dims + 2
     if x.dim() != expected or x.shape[0] != rows:
         rule = f"needs {rows} rows, sample by sample, on the first of {expected} axes"
         raise NeedsOwnPass("input of a layer", tuple(x.shape), rule, "run the samples in turn")

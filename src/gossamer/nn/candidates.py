@@ -9,7 +9,9 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
+from gossamer.errors import InvalidValue
 from gossamer.nn.base import SparseLayer
+from gossamer.nn.embedding import why_not
 from gossamer.nn.split import Split
 from gossamer.nn.splitting import join_unconverted, may_be_split, split_class_of, split_modules
 from gossamer.nn.twins import class_with_twin, parameter_of, twin_of
@@ -18,6 +20,8 @@ Pattern = str | type[nn.Module]
 
 LEFT_OUT = "left out by include or exclude"
 
+ON_REQUEST = "rows are looked up: a table is converted only where include= names it"
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -25,7 +29,7 @@ class Candidate:
 
     Attributes:
         names: Every dotted name under which a module with this weight stands in the model.
-        modules: The distinct modules.
+        modules: The distinct modules, tables last: a map decides about scales.
         wholes: The split modules that it is a matrix of, with their names.
     """
 
@@ -47,7 +51,10 @@ class Candidate:
 def find_candidates(
     model: nn.Module, include: Iterable[Pattern] | None = None, exclude: Iterable[Pattern] = ()
 ) -> list[Candidate]:
-    """The convertible weights of ``model``, each once, in the order of registration."""
+    """The convertible weights of ``model``, each once, in the order of registration.
+
+    Tables, and what is tied to one, are among them only where ``include`` names them.
+    """
     wanted = None if include is None else as_patterns(include)
     unwanted = as_patterns(exclude)
     names: dict[int, list[str]] = {}
@@ -63,11 +70,14 @@ def find_candidates(
         around = _whole_of(model, name)
         wholes.setdefault(key, []).extend(around)
         here = Candidate((name,), (module,), around)
-        if here.matches(unwanted) or not (wanted is None or here.matches(wanted)):
+        asked = not _is_table(module) if wanted is None else here.matches(wanted)
+        if here.matches(unwanted) or not asked:
             refused.add(key)
     # A shared weight is converted in all its places or in none: half would end the sharing.
     return [
-        Candidate(tuple(names[k]), tuple(modules[k].values()), tuple(wholes[k]))
+        Candidate(
+            tuple(names[k]), tuple(sorted(modules[k].values(), key=_is_table)), tuple(wholes[k])
+        )
         for k in names
         if k not in refused
     ]
@@ -106,8 +116,6 @@ def why_left(model: nn.Module, module: nn.Module) -> str | None:
         reason = None  # its matrices can, one by one
     elif may_be_split(module):
         reason = f"{kind} computes in a way of its own; it stays deterministic"
-    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        reason = f"{kind} has no sparse layer: rows are looked up; it stays deterministic"
     elif class_with_twin(module) is None:
         reason = f"{kind} has no sparse layer; it stays deterministic"
     elif weight is None:
@@ -118,10 +126,36 @@ def why_left(model: nn.Module, module: nn.Module) -> str | None:
         reason = f"{kind} computes in a way of its own; it stays deterministic"
     elif weight.numel() == 0:
         reason = "has no weights"
-    elif {twin_of(other) for other in _owners(model, weight)} != {twin}:
+    elif not _may_share(_owners(model, weight)):
         owners = [name for name, m in model.named_modules() if _owns(m, weight)]
         reason = "its weight is tied to a module of another kind: " + ", ".join(owners)
+        if any(getattr(m, "padding_idx", None) is not None for m in _owners(model, weight)):
+            reason += "; a table with a padding row has fewer weights than what it is tied to"
+    else:
+        # What is tied to a table stays with it.
+        reason = next((why for m in _owners(model, weight) if (why := why_not(m))), None)
     return reason
+
+
+def require_tables(
+    model: nn.Module, include: Iterable[Pattern], exclude: Iterable[Pattern]
+) -> None:
+    """Raise where a table is asked for that cannot be converted.
+
+    Other modules may be named that stay as they are, since patterns are wide; a table is only ever
+    converted because somebody asked for it.
+    """
+    for name, module in model.named_modules(remove_duplicate=False):
+        if not _is_table(module) or matches(name, module, exclude):
+            continue
+        reason = why_left(model, module) if matches(name, module, include) else None
+        if reason is not None:
+            raise InvalidValue(
+                f"include: layer {name or 'root'}",
+                type(module).__name__,
+                f"cannot be converted: {reason}",
+                "leave it out with exclude=, or change the model",
+            )
 
 
 def left_modules(model: nn.Module) -> list[tuple[str, str, int, str]]:
@@ -135,7 +169,7 @@ def left_modules(model: nn.Module) -> list[tuple[str, str, int, str]]:
             nn.parameter.is_lazy(p) or p.dim() > 1 for p in own
         ):
             continue
-        reason = why_left(model, module) or LEFT_OUT
+        reason = why_left(model, module) or _why_unasked(model, module)
         size = sum(0 if nn.parameter.is_lazy(p) else p.numel() for p in own)
         rows.append((name, type(module).__name__, size, reason))
     return rows
@@ -162,6 +196,37 @@ def reads_weight(model: nn.Module, name: str) -> bool:
     if isinstance(parent, Split):
         return parent.reads(child)
     return isinstance(parent, nn.MultiheadAttention) and child == "out_proj"
+
+
+def _is_table(module: nn.Module) -> bool:
+    return isinstance(module, nn.Embedding)
+
+
+def _why_unasked(model: nn.Module, module: nn.Module) -> str:
+    """Why a module that could have been converted was not."""
+    weight = module._parameters.get("weight")
+    owners = [] if weight is None else [n for n, m in model.named_modules() if _owns(m, weight)]
+    if not any(_is_table(model.get_submodule(name)) for name in owners):
+        return LEFT_OUT
+    return ON_REQUEST if len(owners) == 1 else f"{ON_REQUEST}, and all of {', '.join(owners)}"
+
+
+def _may_share(owners: list[nn.Module]) -> bool:
+    """Whether the modules of one weight can become layers of one weight.
+
+    Those of one kind can; so can a linear map and a table, the head and the words of a language
+    model, where both mean the same weight: no axes the other way round, no padding row.
+    """
+    twins = {twin_of(module) for module in owners}
+    if None in twins or len(twins) == 1:
+        return None not in twins and len({_padding(module) for module in owners}) == 1
+    kinds = {class_with_twin(module) for module in owners}
+    plain = not any(twin.transposed for twin in twins if twin is not None)
+    return plain and kinds == {nn.Linear, nn.Embedding} and {*map(_padding, owners)} == {None}
+
+
+def _padding(module: nn.Module) -> int | None:
+    return module.padding_idx if isinstance(module, nn.Embedding) else None
 
 
 def _owns(module: nn.Module, weight: nn.Parameter) -> bool:

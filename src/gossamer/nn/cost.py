@@ -113,11 +113,8 @@ class Summary:
 
         Under ERK it is above the weight density.
         """
-        if all(row.dense_flops is None for row in self.rows):
-            return None
-        return sum(r.forward_flops or 0 for r in self.rows) / sum(
-            r.dense_flops or 0 for r in self.rows
-        )
+        dense = sum(row.dense_flops or 0 for row in self.rows)
+        return sum(row.forward_flops or 0 for row in self.rows) / dense if dense else None
 
     def to_json(self) -> dict[str, object]:
         """Rows and totals as plain values."""
@@ -237,6 +234,9 @@ def _count_positions(model: nn.Module, input_shape: tuple[int, ...]) -> dict[int
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(layer, SparseLayer)
+        if layer.layout.is_lookup:  # nothing is multiplied
+            used.setdefault(id(layer), 0)
+            return
         if layer.layout.kind == "conv_transpose":
             grid, channels = inputs[0], layer.layout.shape[0]
         else:

@@ -82,7 +82,8 @@ def drop_inputs(model: nn.Module, rate: float, layers: Dropped = "hidden") -> li
     """Put dropout before the sparse layers of ``model``, in place.
 
     Layers that share a weight share the module: under weight noise they have one θ. Left out are
-    layers whose parent reads their weight instead of calling them (recurrent networks).
+    layers whose parent reads their weight instead of calling them (recurrent networks), and tables,
+    whose inputs are numbers of rows.
 
     Args:
         model: A converted network.
@@ -158,6 +159,8 @@ def unit_axis(layout: Layout) -> int:
 
 def _is_read(model: nn.Module, weight: Weight) -> bool:
     names = {id(layer) for layer in weight.layers}
+    if any(layer.layout.is_lookup for layer in weight.layers):
+        return True
     found = model.named_modules(remove_duplicate=False)
     return any(reads_weight(model, name) for name, m in found if id(m) in names)
 

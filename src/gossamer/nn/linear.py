@@ -21,10 +21,9 @@ class _LinearShape(SparseLayer):
         """Output units."""
         return self.layout.fan_out
 
-    def shown_weight(self) -> Tensor:
-        """As everywhere, with the axes in the order that the module's own class has."""
-        found = super().shown_weight()
-        return found.t() if self.origin is not None and self.origin.transposed else found
+    def as_stored(self, weight: Tensor) -> Tensor:
+        """With the axes in the order that the module's own class has."""
+        return weight.t() if self.origin is not None and self.origin.transposed else weight
 
 
 class BayesianLinear(_LinearShape, BayesianLayer):

@@ -18,6 +18,7 @@ _TORCH: dict[type[nn.Module], frozenset[str]] = {
         nn.ConvTranspose1d(1, 1, 1, device="meta"),
         nn.ConvTranspose2d(1, 1, 1, device="meta"),
         nn.ConvTranspose3d(1, 1, 1, device="meta"),
+        nn.Embedding(1, 1, device="meta"),
     )
 }
 """By class of torch: what stands on every instance of it."""

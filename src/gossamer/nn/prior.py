@@ -41,13 +41,18 @@ def resolve_prior_std(prior_std: PriorStd, layout: Layout, density: float) -> fl
     not change with width or sparsity. An ``"empirical"`` prior has none of its own; its initial
     posterior and its floor are shares of the scaled one.
     """
+    require_prior_std(prior_std)
     if prior_std in ("scaled", "empirical"):
         return PRIOR_GAIN / sqrt(max(layout.inputs_per_output * density, 1.0))
-    if not _is_positive(prior_std):
+    return float(prior_std)
+
+
+def require_prior_std(prior_std: PriorStd) -> None:
+    """Raise unless it is a word that is known, or a width."""
+    if prior_std not in ("scaled", "empirical") and not _is_positive(prior_std):
         raise InvalidValue(
             "prior_std", prior_std, "must be positive and finite, 'scaled' or 'empirical'"
         )
-    return float(prior_std)
 
 
 def make_prior(prior_std: PriorStd, width: float) -> Prior:

@@ -140,6 +140,7 @@ def _layer(name: str, module: nn.Module, about: Mapping[str, Any]) -> SparseLaye
         if about.get("prior_mean"):
             bayesian.centre_prior(values)
         layer = bayesian
+    layer.take_rest(module)
     layer.origin = Origin.of(module, transposed=twin.transposed)
     if layer.origin is not None:
         layer.origin.lend(layer)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from gossamer.core.priors import Gaussian
 from gossamer.nn.adjacent import link_adjacent
 from gossamer.nn.base import BayesianLayer, SparseLayer
-from gossamer.nn.convert import move_hooks
 from gossamer.nn.dropout import carry_dropout
+from gossamer.nn.hooks import move_hooks
 from gossamer.nn.replica import replicate
 from gossamer.nn.twins import bayesian_twin_of
 from gossamer.nn.walk import weights_of
@@ -66,6 +66,7 @@ def _twin(layer: SparseLayer, mean: Tensor, std: Tensor, prior_std: float) -> Ba
         backend=layer.backend.name,
         draws_weights=layer.draws_weights,
     )
+    twin.take_rest(layer)
     twin.origin = layer.origin
     if twin.origin is not None:
         twin.origin.lend(twin)

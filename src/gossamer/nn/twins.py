@@ -10,13 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import InvalidValue, UnknownName
-from gossamer.nn import conv, linear
+from gossamer.nn import conv, embedding, linear
 from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
 from gossamer.nn.conv import conv_layout, dense_conv
+from gossamer.nn.embedding import dense_embedding, table_layout, table_of
 from gossamer.nn.linear import dense_linear, linear_layout
 from gossamer.ops import Layout
 
 Map = Literal["linear"]
+
+
+def parameter_of(module: nn.Module) -> nn.Parameter:
+    """The weight of a torch module, as it is stored."""
+    found = module._parameters["weight"]
+    assert found is not None
+    return found
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class Twin:
         layout: From a torch module to its layout.
         dense: From a sparse layer to an uninitialised torch module of its geometry.
         transposed: Whether the torch module has the axes of its weight the other way round.
+        read: From a torch module to its weight, before any transposition.
     """
 
     bayesian: type[BayesianLayer]
@@ -36,18 +45,12 @@ class Twin:
     layout: Callable[..., Layout]
     dense: Callable[..., nn.Module]
     transposed: bool = False
+    read: Callable[[nn.Module], Tensor] = parameter_of
 
     def weight(self, module: nn.Module) -> Tensor:
         """The weight of a torch module, in the shape of the layout."""
-        found = parameter_of(module)
+        found = self.read(module)
         return found.t() if self.transposed else found
-
-
-def parameter_of(module: nn.Module) -> nn.Parameter:
-    """The weight of a torch module, as it is stored."""
-    found = module._parameters["weight"]
-    assert found is not None
-    return found
 
 
 TWINS: dict[type[nn.Module], Twin] = {
@@ -63,6 +66,13 @@ TWINS: dict[type[nn.Module], Twin] = {
     ),
     nn.ConvTranspose3d: Twin(
         conv.BayesianConvTranspose3d, conv.SparseConvTranspose3d, conv_layout, dense_conv
+    ),
+    nn.Embedding: Twin(
+        embedding.BayesianEmbedding,
+        embedding.SparseEmbedding,
+        table_layout,
+        dense_embedding,
+        read=table_of,
     ),
 }
 
@@ -121,7 +131,7 @@ def register_layer(cls: type[nn.Module], *, kind: Map = "linear", transposed: bo
             "cls",
             getattr(cls, "__name__", cls),
             "must be a subclass of nn.Module with a forward of its own",
-            "torch's linear and convolution layers are known already",
+            "torch's linear and convolution layers and tables are known already",
         )
     _REGISTERED[cls] = _TRANSPOSED if transposed else _LINEAR
 

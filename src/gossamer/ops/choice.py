@@ -51,7 +51,7 @@ def choose(
     """
     if name not in (AUTO, MEASURE):
         get_backend(name)
-        return name
+        return "masked" if layout.is_lookup else name  # which has no kernel
     if not is_available():
         _tell_once()
         return "masked"

@@ -1,4 +1,4 @@
-"""What linear map a weight stands for: a product, a convolution, a transposed one; its geometry."""
+"""What a weight stands for: a product, a convolution, a transposed one, a table; its geometry."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-Kind = Literal["linear", "conv", "conv_transpose"]
+Kind = Literal["linear", "conv", "conv_transpose", "lookup"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Layout:
     Args:
         kind: Which map.
         shape: Dense weight shape: ``[out, in]``, ``[out, in/groups, *kernel]`` or, transposed,
-            ``[in, out/groups, *kernel]``.
+            ``[in, out/groups, *kernel]``; of a table ``[rows, columns]``.
         stride: Per spatial dimension; empty for linear, as are the next three.
         padding: ``(before, after)`` per spatial dimension. For a transposed convolution both are
             the usual padding argument.
@@ -27,6 +27,7 @@ class Layout:
         padding_mode: ``zeros``, ``reflect``, ``replicate`` or ``circular``.
         by_feature: Whether a linear layer's output ``[B, out]`` may lie in memory as ``[out, B]``,
             the order of the native kernels.
+        padding_idx: Of a table: the index that stands for no row. ``shape`` does not count it.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class Layout:
     groups: int = 1
     padding_mode: str = "zeros"
     by_feature: bool = False
+    padding_idx: int | None = None
     dims: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +49,11 @@ class Layout:
     def is_linear(self) -> bool:
         """Whether the map is a matrix product."""
         return self.kind == "linear"
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether rows are looked up, by whole numbers: nothing is multiplied."""
+        return self.kind == "lookup"
 
     @property
     def is_transposed(self) -> bool:
@@ -65,13 +72,15 @@ class Layout:
 
     @property
     def fan_in(self) -> int:
-        """Input units or channels per group."""
-        return self.shape[0] // self.groups if self.is_transposed else self.shape[1]
+        """Input units or channels per group; the rows of a table."""
+        inputs_first = self.is_transposed or self.is_lookup
+        return self.shape[0] // self.groups if inputs_first else self.shape[1]
 
     @property
     def fan_out(self) -> int:
-        """Output units or channels."""
-        return self.shape[1] * self.groups if self.is_transposed else self.shape[0]
+        """Output units or channels; the columns of a table."""
+        inputs_first = self.is_transposed or self.is_lookup
+        return self.shape[1] * self.groups if inputs_first else self.shape[0]
 
     @property
     def channels(self) -> int:
@@ -80,8 +89,11 @@ class Layout:
 
     @property
     def inputs_per_output(self) -> int:
-        """Dense weights that meet in one output element (fan-in times kernel size)."""
-        return self.fan_in * prod(self.kernel)
+        """Dense weights that meet in one output element (fan-in times kernel size).
+
+        One in a table: an output is a weight.
+        """
+        return 1 if self.is_lookup else self.fan_in * prod(self.kernel)
 
     @property
     def symmetric_padding(self) -> tuple[int, ...] | None:

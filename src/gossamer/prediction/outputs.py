@@ -139,6 +139,6 @@ def _choice(given: Any) -> str:
 
 def _convolves(network: nn.Module) -> bool:
     return any(
-        isinstance(m, _ConvNd) or (isinstance(m, SparseLayer) and m.layout.kind != "linear")
+        isinstance(m, _ConvNd) or (isinstance(m, SparseLayer) and m.layout.dims > 0)
         for m in network.modules()
     )

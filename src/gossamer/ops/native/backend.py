@@ -1,7 +1,7 @@
 """The native backend: products that cost what the kept weights cost, on the CPU.
 
 The kernels are in csrc/, their operators in ``operators``. What they cannot do (other devices,
-half precision, large full supports) goes to the masked backend, call by call.
+half precision, large full supports, tables) goes to the masked backend, call by call.
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ class NativeBackend:
             and device.type == "cpu"
             and dtype in library.DTYPES
             and layout.numel < _INDEX_LIMIT
+            and not layout.is_lookup
         )
 
     def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
-        """The two orders of the support; nothing for a full one that is not small."""
+        """The two orders of the support; nothing for a full one that is not small, or a table."""
+        if layout.is_lookup:
+            return ()
         if indices is None:
             if layout.numel > FULL_LIMIT:
                 return ()

@@ -18,6 +18,7 @@ from gossamer.ops.layout import Layout
 from gossamer.ops.noise import noise_dtype, normal_like
 from gossamer.ops.pattern import Pattern
 from gossamer.ops.torch.draws import one_by_one
+from gossamer.ops.torch.lookup import rows_asked_for
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
@@ -74,7 +75,8 @@ class MaskedBackend:
             return F.linear(
                 x.index_select(-1, live), flat.view(layout.shape[0], live.numel()), bias
             )
-        weight = _dense(values, pattern.indices, layout, growth)
+        x, indices, layout, (values,) = _narrowed(x, pattern.indices, layout, growth, values)
+        weight = _dense(values, indices, layout, growth)
         return _apply(_pad(x, layout), weight, layout, bias)
 
     def local(
@@ -89,9 +91,12 @@ class MaskedBackend:
         growth: Growth | None,
     ) -> Tensor:
         """See ``Backend.local``."""
+        x, indices, layout, (mean, variance) = _narrowed(
+            x, pattern.indices, layout, growth, mean, variance
+        )
         x = _pad(x, layout)
-        centre = _apply(x, _dense(mean, pattern.indices, layout, growth), layout, bias)
-        spread = _variance(x, variance, pattern.indices, layout)
+        centre = _apply(x, _dense(mean, indices, layout, growth), layout, bias)
+        spread = _variance(x, variance, indices, layout)
         return _add_noise(centre, spread, normal_like(seed, spread))
 
     def moments(
@@ -104,9 +109,12 @@ class MaskedBackend:
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """See ``Backend.moments``."""
+        x, indices, layout, (mean, variance) = _narrowed(
+            x, pattern.indices, layout, None, mean, variance
+        )
         x = _pad(x, layout)
-        centre = _apply(x, _dense(mean, pattern.indices, layout, None), layout, bias)
-        return centre, _variance(x, variance, pattern.indices, layout)
+        centre = _apply(x, _dense(mean, indices, layout, None), layout, bias)
+        return centre, _variance(x, variance, indices, layout)
 
     def samples(
         self,
@@ -172,8 +180,24 @@ def _variance(x: Tensor, variance: Tensor, indices: Tensor | None, layout: Layou
     """
     dtype = torch.promote_types(noise_dtype(x), noise_dtype(variance))
     with torch.autocast(x.device.type, enabled=False):
-        square = x.to(dtype).square()
+        square = x if layout.is_lookup else x.to(dtype).square()
         return _apply(square, _dense(variance.to(dtype), indices, layout, None), layout, None)
+
+
+def _narrowed(
+    x: Tensor, indices: Tensor | None, layout: Layout, growth: Growth | None, *vectors: Tensor
+) -> tuple[Tensor, Tensor | None, Layout, tuple[Tensor, ...]]:
+    """Input, support, layout and vectors of the rows of a table that are looked up.
+
+    As they are for all other layers, and for an armed one, which scores every position.
+    """
+    if not layout.is_lookup or growth is not None:
+        return x, indices, layout, vectors
+    asked = rows_asked_for(x, indices, layout)
+    if asked is None:
+        return x, indices, layout, vectors
+    kept = tuple(vector.index_select(0, asked.slots) for vector in vectors)
+    return asked.x, asked.indices, asked.layout, kept
 
 
 def _dense(values: Tensor, indices: Tensor | None, layout: Layout, growth: Growth | None) -> Tensor:
@@ -199,6 +223,8 @@ def _pad(x: Tensor, layout: Layout) -> Tensor:
 def _apply(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None) -> Tensor:
     if layout.is_linear:
         return F.linear(x, weight, bias)
+    if layout.is_lookup:
+        return F.embedding(x, weight)
     stride, dilation, groups = layout.stride, layout.dilation, layout.groups
     if not layout.is_transposed:
         padding = layout.symmetric_padding or (0,) * layout.dims

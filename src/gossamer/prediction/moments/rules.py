@@ -20,7 +20,15 @@ from torch.nn import functional as F
 
 from gossamer.core.rectified import max_moments, relu_moments, smooth_moments
 from gossamer.errors import InvalidValue
-from gossamer.nn import NativeBatchNorm, SparseLayer, UnitDropout, dropout_of
+from gossamer.nn import (
+    BayesianEmbedding,
+    NativeBatchNorm,
+    SparseEmbedding,
+    SparseLayer,
+    UnitDropout,
+    at_mean,
+    dropout_of,
+)
 from gossamer.prediction.moments.form import Moments
 from gossamer.prediction.moments.normalise import layer_norm_rule, rms_norm_rule
 
@@ -67,6 +75,25 @@ def sparse_rule(layer: SparseLayer, x: Moments | Tensor) -> Moments | Tensor:
         second = second + x.variance
     absent = layer.absent_variance(second)
     return Moments(centre, spread if absent is None else spread + absent.to(spread.dtype))
+
+
+def table_rule(layer: BayesianEmbedding | SparseEmbedding, x: Moments | Tensor) -> Moments | Tensor:
+    """A row's own means and variances, exact; the padding row is fixed."""
+    if isinstance(x, Moments):
+        raise InvalidValue(
+            "input of a table", None, "is random, and rows are looked up by number", "use predict"
+        )
+    with at_mean(layer):
+        centre: Tensor = layer(x)
+    spread_of_weights = layer.weight_variance
+    if spread_of_weights is None:
+        return centre
+    backend, rows = layer.backend, layer.rows_of(x)
+    variance = spread_of_weights.to(centre.dtype)
+    spread = backend.product(rows, variance, layer.pattern, layer.layout, None, None)
+    if layer.padding_idx is not None:
+        spread = spread.masked_fill((x == layer.padding_idx).unsqueeze(-1), 0.0)
+    return Moments(centre, spread)
 
 
 def dropout_rule(module: UnitDropout, x: Moments | Tensor) -> Moments:
@@ -206,6 +233,8 @@ def same_rule(module: nn.Module, x: Moments) -> Moments:
 
 
 RULES: dict[type[nn.Module], Callable[..., Any]] = {
+    BayesianEmbedding: table_rule,
+    SparseEmbedding: table_rule,
     SparseLayer: sparse_rule,
     nn.Linear: dense_rule,
     nn.Conv1d: dense_rule,
