@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 import gossamer as gs
 from cases.zoo import MODEL, OneParameter, TwoNames, convnet, mlp
+from gossamer.errors import InvalidValue
+from gossamer.nn.base import SparseLayer
 from gossamer.ops import Growth
 
 
@@ -240,6 +242,25 @@ def test_an_onnx_file_holds_operators_that_onnx_knows(backend, monkeypatch):
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     recorded = torch.export.export(net, (torch.randn(3, 6),))
     assert not any("gossamer" in str(node.target) for node in recorded.graph.nodes)
+
+
+@pytest.mark.parametrize("module", [nn.Linear(8, 4), nn.ConvTranspose1d(8, 4, 3)])
+@pytest.mark.parametrize("convert", [gs.to_bayesian, gs.to_sparse])
+def test_symbolic_tracing_needs_layers_as_leaves(module, convert):
+    """Inlined, a graph would hold the positions of today beside values that a swap moves."""
+    net = convert(nn.Sequential(module, nn.ReLU()), 0.5).eval()
+    with pytest.raises(InvalidValue, match=r"torch.fx trace of .*to_deterministic.*is_leaf_module"):
+        torch.fx.symbolic_trace(net)
+
+    class Leaves(torch.fx.Tracer):
+        def is_leaf_module(self, m, name):
+            return isinstance(m, SparseLayer) or super().is_leaf_module(m, name)
+
+    traced = torch.fx.GraphModule(net, Leaves().trace(net))
+    x = torch.randn(3, 8) if isinstance(module, nn.Linear) else torch.randn(3, 8, 5)
+    assert torch.equal(traced(x), net(x))
+    plain = gs.to_deterministic(net)
+    torch.testing.assert_close(torch.fx.symbolic_trace(plain)(x), net(x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from gossamer.errors import InvalidValue
 from gossamer.ops import NOT_OVERRIDDEN, is_recorded, is_transformed, version_of
@@ -98,6 +99,22 @@ class Watched(nn.Module):
                 None,
                 "was written to, which changes nothing: it is computed from the layer's parameters",
                 "write to weight_mean or weight_values, or to a clone() of it",
+            )
+
+    def require_call(self, x: Tensor) -> None:
+        """Raise where a call is not one that the layer may compute.
+
+        ``torch.fx`` would record the positions of today as a constant beside the parameters, which
+        a swap gives other positions.
+        """
+        self.require_unwritten()
+        if isinstance(x, Proxy):
+            raise InvalidValue(
+                f"torch.fx trace of {type(self).__name__}",
+                None,
+                "would keep mean and support of now, whatever happens to the layer",
+                "trace gossamer.to_deterministic(model), or use a Tracer whose is_leaf_module is "
+                "True for sparse layers",
             )
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
