@@ -33,6 +33,42 @@ def test_every_block_is_run_here():
     assert sum(len(snippets(PAGE, under)) for under in own) == len(snippets(PAGE))
 
 
+def test_trackers(tmp_path):
+    """The snippet, with a writer that keeps what it gets."""
+
+    class Writer:
+        def __init__(self, folder):
+            self.folder, self.names = folder, set()
+
+        def add_scalar(self, name, value, step):
+            self.names.add(name)
+
+        def close(self):
+            pass
+
+    data = rows().tensors
+    code = snippets(PAGE, "TensorBoard and others")
+    imports = "from torch.utils.tensorboard import SummaryWriter\n"
+    assert imports in code[0]
+    names = {"SummaryWriter": Writer, "x": data[0], "y": data[1], "net": network()}
+    names = run([code[0].replace(imports, ""), *code[1:]], names, PAGE)
+    assert {"train/nll", "epoch/nll", "val/nll", "network/nnz"} <= names["writer"].names
+
+
+@faces
+@quiet
+def test_the_same_with_the_real_writer(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    monkeypatch.chdir(tmp_path)
+    data = rows().tensors
+    run(
+        snippets(PAGE, "TensorBoard and others"),
+        {"x": data[0], "y": data[1], "net": network()},
+        PAGE,
+    )
+    assert list((tmp_path / "runs" / "mine").glob("events.out.tfevents.*"))
+
+
 @faces
 @quiet
 def test_lightning(tmp_path, monkeypatch):

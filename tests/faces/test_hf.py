@@ -65,7 +65,9 @@ def test_the_kl_comes_once_a_step_with_its_schedule():
         for parameter, gradient in zip(means, wanted, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-6, atol=0)
         logs = {"loss": 1.0}
-        callback.on_log(ARGS, None, None, logs=logs)
+        state = SimpleNamespace(log_history=[{"loss": 0.5}, dict(logs)])
+        callback.on_log(ARGS, state, None, logs=logs)
+        assert state.log_history == [{"loss": 0.5}, logs], "what the checkpoint will hold"
         assert logs["kl_weight"] == step / 4
         assert logs["kl"] == pytest.approx(gs.kl_divergence(model).item(), rel=1e-6)
         opt.zero_grad()

@@ -82,9 +82,7 @@ def test_reading_changes_nothing():
 
 def test_other_data_are_refused_at_once():
     layer = layers()[0]
-    with pytest.raises(
-        InvalidValue, match=r"computed weight = \(4, 6\): changes nothing"
-    ):
+    with pytest.raises(InvalidValue, match=r"computed weight = \(4, 6\): changes nothing"):
         layer.weight.data = torch.ones(4, 6)
 
 

@@ -129,10 +129,10 @@ class ShownWeight(Tensor):
     nothing and nobody would notice. Results, copies and pickles are plain tensors.
     """
 
-    __torch_function__ = NOT_OVERRIDDEN
+    __torch_function__ = NOT_OVERRIDDEN  # type: ignore[assignment]
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]
+    def data(self) -> Tensor:
         """The values without their history, as of any tensor; writes to them are counted."""
         return self.detach()
 
@@ -145,14 +145,14 @@ class ShownWeight(Tensor):
             "write to weight_mean or weight_values",
         )
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return repr(self.as_subclass(Tensor))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return copy.deepcopy(self.as_subclass(Tensor), memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.as_subclass(Tensor).__reduce_ex__(protocol)
+        return self.as_subclass(Tensor).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
 
 def copies_of(layer: Watched) -> list[Watched]:
