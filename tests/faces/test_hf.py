@@ -246,6 +246,27 @@ def test_the_trainer_resumes_bit_for_bit_and_counts_optimiser_steps(tmp_path):
 
 @real
 @quiet
+def test_reporters_after_the_callback_and_the_history_get_the_kl(tmp_path):
+    transformers = pytest.importorskip("transformers")
+
+    class Reporter(transformers.TrainerCallback):
+        def __init__(self):
+            self.got = []
+
+        def on_log(self, args, state, control, logs=None, **_):
+            self.got.append(dict(logs))
+
+    reporter = Reporter()
+    _, _, trainer = train(tmp_path, callbacks=[reporter], logging_steps=1)
+    told = [logs for logs in reporter.got if "loss" in logs]
+    assert len(told) >= 3
+    assert all(logs["kl"] > 0 for logs in told)
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry["kl"] for entry in history] == [logs["kl"] for logs in told]
+
+
+@real
+@quiet
 def test_accumulated_gradients_are_those_of_the_elbo(tmp_path):
     """Without noise: the mean over the eight examples of a step, and the whole KL once."""
     from transformers import TrainerCallback

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from gossamer.cli.main import main
 from gossamer.errors import CheckpointError, InvalidValue, MissingDependency
 from gossamer.train import Observer, Restarts, RunConfig, ScalarLog, fit, scalars, train
 from train.sittings import After
@@ -240,6 +241,18 @@ def test_a_run_may_go_on_with_curves_or_without(tmp_path: Path, small: RunConfig
     assert train(replace(small, log="tensorboard"), run, resume=True).status == "finished"
     assert min(step for step, _ in curves(run)["epoch/loss"]) > 7
     assert json.loads((run / "config.json").read_text())["log"] == "none", "as it was begun"
+
+
+@real
+@quiet
+def test_the_command_writes_curves_only_when_asked(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    options = ["--data", "digits", "--limit-train", "200", "--epochs", "1", "--method", "sgd"]
+    quietly = ["--quiet", "--no-report"]
+    for name, log in (("with", ["--log", "tensorboard"]), ("without", [])):
+        assert main(["train", *options, *quietly, *log, "--out", str(tmp_path / name)]) == 0
+    assert "test/accuracy" in curves(tmp_path / "with")
+    assert not (tmp_path / "without" / "tensorboard").exists()
 
 
 @real
