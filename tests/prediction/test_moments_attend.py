@@ -91,8 +91,9 @@ class Block(nn.Module):
 class Vision(nn.Module):
     """Patches ``[B, 16, 12]`` to logits ``[B, 10]``, read off the first token."""
 
-    def __init__(self, by_hand: bool = False, sharp: float = 1.0) -> None:
+    def __init__(self, by_hand: bool = False, sharp: float = 1.0, pool: bool = False) -> None:
         super().__init__()
+        self.pool = pool
         self.patches, self.places = nn.Linear(12, 32), nn.Parameter(0.3 * torch.randn(1, 16, 32))
         self.block, self.norm, self.head = Block(by_hand), nn.LayerNorm(32), nn.Linear(32, 10)
         attention = self.block.attention
@@ -101,7 +102,8 @@ class Vision(nn.Module):
                 attention.in_proj_weight[:64] *= sharp
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(self.block(self.patches(x) + self.places))[:, 0])
+        x = self.norm(self.block(self.patches(x) + self.places))
+        return self.head(x.mean(1) if self.pool else x[:, 0])
 
 
 @pytest.mark.parametrize("kind", ["torch's", "torch's, sharp", "by hand"])
@@ -122,6 +124,20 @@ def test_a_vision_transformer_agrees_with_samples(kind: str, noise: str) -> None
     ratio = got.variance.sqrt() / spread
     assert (ratio - 1.0).abs().max() < 0.15
     assert (ratio.mean() - 1.0).abs() < 0.03
+
+
+@pytest.mark.parametrize(("noise", "share"), [("weight", 0.80), ("local", 0.97)])
+def test_tokens_that_are_averaged_share_their_weights(noise: str, share: float) -> None:
+    """A known limit, as docs/prediction.md states it."""
+    torch.manual_seed(1)
+    bnn = gs.to_bayesian(Vision(pool=True), 0.5, posterior_std=0.05).eval()
+    x = torch.randn(8, 16, 12)
+    with torch.no_grad():
+        got = propagate(record(bnn), x)
+        drawn = torch.stack([_draw(bnn, x, seed, noise) for seed in range(800)])
+    assert isinstance(got, Moments)
+    ratio = (got.variance.sum() / drawn.var(0).sum()).sqrt()
+    assert (ratio - share).abs() < 0.03, float(ratio)
 
 
 def _draw(net: nn.Module, x: Tensor, seed: int, noise: str) -> Tensor:
