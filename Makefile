@@ -58,8 +58,8 @@ zoo: $(READY) ## networks of other packages: converts them, and writes docs/zoo.
 	PYTHONPATH=tests $(BIN)/python -m zoo.table
 	$(BIN)/python -m pytest -m zoo tests/zoo
 
-faces: $(READY) ## real runs of the trainers of others: Lightning, transformers, accelerate
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,lightning,hf]'
+faces: $(READY) ## real runs of the tools of others: Lightning, transformers, accelerate, TensorBoard
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,lightning,hf,tensorboard]'
 	$(BIN)/python -m pytest -m faces
 
 wheel: $(READY) ## a wheel of this platform in dist/

@@ -119,10 +119,16 @@ class SubspaceCallback(TrainerCallback, ExportableState):
         self._carried.require_begun().step()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """The pieces of the objective beside the Trainer's loss."""
+        """The pieces of the objective beside the Trainer's loss.
+
+        Callbacks are asked in order: reporters before this one do not see them.
+        """
         if logs is not None and "loss" in logs and self.elbo is not None and self.elbo.parts:
             parts = self.elbo.parts
-            logs.update(kl=float(parts.kl), kl_weight=parts.kl_weight)
+            pieces = {"kl": float(parts.kl), "kl_weight": parts.kl_weight}
+            logs.update(pieces)
+            if state.log_history:  # where the Trainer has already put a copy
+                state.log_history[-1].update(pieces)
 
     def state(self) -> dict[str, Any]:
         """For ``trainer_state.json``."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from gossamer.core.swap import SwapInfo
 from gossamer.errors import InvalidValue, MissingDependency
 from gossamer.inference import ELBO, Subspace
 from gossamer.inference.carried import Carried, require_state
@@ -31,7 +32,7 @@ class SubspaceCallback(Callback):
     It counts optimiser steps, whatever ``accumulate_grad_batches`` is, and so do the schedules of
     the ``gossamer.ELBO`` objects that the module holds as attributes. Both are in the checkpoint,
     with the state of torch's generator, which Lightning does not save: a run that is killed and
-    resumed ends with the same bits.
+    resumed ends with the same bits. The trainer's loggers get ``swap/removed`` and ``swap/added``.
 
     Args:
         elbo: An objective that is no attribute of the module.
@@ -110,7 +111,9 @@ class SubspaceCallback(Callback):
                 "leave the callback out and step a gossamer.Subspace in training_step",
             )
         if taken:
-            self._carried.require_begun().step()
+            info = self._carried.require_begun().step()
+            if info is not None:
+                _log(trainer, info)
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint."""
@@ -122,6 +125,14 @@ class SubspaceCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep a state until the optimisers exist."""
         self._state = state_dict or None
+
+
+def _log(trainer: Any, info: SwapInfo) -> None:
+    """Tell the trainer's loggers of a swap, whatever ``log_every_n_steps`` is."""
+    counts = {"swap/removed": info.removed, "swap/added": info.added}
+    for logger in trainer.loggers:
+        # Lightning counts the steps of its curves from 0.
+        logger.log_metrics(counts, step=info.step - 1)
 
 
 def _total_steps(trainer: Any) -> int:

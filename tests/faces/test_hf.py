@@ -65,7 +65,9 @@ def test_the_kl_comes_once_a_step_with_its_schedule():
         for parameter, gradient in zip(means, wanted, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-6, atol=0)
         logs = {"loss": 1.0}
-        callback.on_log(ARGS, None, None, logs=logs)
+        state = SimpleNamespace(log_history=[{"loss": 0.5}, dict(logs)])
+        callback.on_log(ARGS, state, None, logs=logs)
+        assert state.log_history == [{"loss": 0.5}, logs], "what the checkpoint will hold"
         assert logs["kl_weight"] == step / 4
         assert logs["kl"] == pytest.approx(gs.kl_divergence(model).item(), rel=1e-6)
         opt.zero_grad()
@@ -240,6 +242,27 @@ def test_the_trainer_resumes_bit_for_bit_and_counts_optimiser_steps(tmp_path):
     assert callback.subspace.steps == STEPS
     for name, value in straight.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
+
+
+@real
+@quiet
+def test_reporters_after_the_callback_and_the_history_get_the_kl(tmp_path):
+    transformers = pytest.importorskip("transformers")
+
+    class Reporter(transformers.TrainerCallback):
+        def __init__(self):
+            self.got = []
+
+        def on_log(self, args, state, control, logs=None, **_):
+            self.got.append(dict(logs))
+
+    reporter = Reporter()
+    _, _, trainer = train(tmp_path, callbacks=[reporter], logging_steps=1)
+    told = [logs for logs in reporter.got if "loss" in logs]
+    assert len(told) >= 3
+    assert all(logs["kl"] > 0 for logs in told)
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry["kl"] for entry in history] == [logs["kl"] for logs in told]
 
 
 @real

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gossamer as gs
 import gossamer.lightning as face
 from gossamer.errors import CheckpointError, InvalidValue, MissingDependency
-from gossamer.nn import at_mean
+from gossamer.nn import at_mean, sparse_layers
 
 ROWS, BATCH, EPOCHS, ACCUMULATE, EVERY = 70, 10, 4, 2, 3
 STEPS = 16  # of each epoch's seven batches the last is a step by itself
@@ -53,6 +54,7 @@ def installed(monkeypatch):
 def fake_trainer(module, steps=20, **changes):
     opt = torch.optim.Adam(gs.parameter_groups(module, lr=1e-2))
     values = {"optimizers": [opt], "global_step": 0, "ckpt_path": None, "is_last_batch": False}
+    values["loggers"] = []
     return SimpleNamespace(**{**values, "estimated_stepping_batches": steps, **changes})
 
 
@@ -93,6 +95,34 @@ def test_micro_batches_are_no_steps():
         micro_batch(callback, trainer, module, number)
     assert callback.subspace.steps == 4
     assert weights == [0.0, 0.0, 0.1, 0.1, 0.2, 0.2, pytest.approx(0.3), pytest.approx(0.3)]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_trainers_loggers_get_every_swap():
+    class Logger:
+        def __init__(self):
+            self.got = []
+
+        def log_metrics(self, metrics, step=None):
+            self.got.append((step, metrics))
+
+    module, loggers = Holder().train(), [Logger(), Logger()]
+    trainer = fake_trainer(module, loggers=loggers)
+    callback = begun(module, trainer)
+    moved = []
+    for number in range(12):
+        before = {n: set(m.indices.tolist()) for n, m in sparse_layers(module).items()}
+        micro_batch(callback, trainer, module, number)
+        after = {n: set(m.indices.tolist()) for n, m in sparse_layers(module).items()}
+        if after != before:
+            moved.append(
+                (callback.subspace.steps - 1, sum(len(before[n] - after[n]) for n in after))
+            )
+    assert len(moved) >= 2
+    for logger in loggers:
+        assert logger.got == [
+            (step, {"swap/removed": count, "swap/added": count}) for step, count in moved
+        ]
 
 
 @pytest.mark.usefixtures("installed")
@@ -238,6 +268,43 @@ def test_lightning_resumes_bit_for_bit(tmp_path, case):
         assert callback.subspace.steps == STEPS
         for name, value in straight.state_dict().items():
             assert torch.equal(value, again.state_dict()[name]), (path, name)
+
+
+@in_the_trainer
+def test_lightnings_own_logger_has_swaps_beside_its_metrics(tmp_path):
+    lightning = pytest.importorskip("lightning")
+    from lightning.pytorch.loggers import CSVLogger
+
+    class Plain(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def training_step(self, batch, _):
+            loss = F.cross_entropy(self.net(batch[0]), batch[1])
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(gs.parameter_groups(self.net, lr=1e-2))
+
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        log_every_n_steps=1,
+        callbacks=[face.SubspaceCallback(update_every=EVERY)],
+        logger=CSVLogger(tmp_path),
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+    )
+    trainer.fit(Plain(), DataLoader(rows(), BATCH))
+    with open(tmp_path / "lightning_logs" / "version_0" / "metrics.csv", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    losses = [int(line["step"]) for line in lines if line["loss"]]
+    swaps = [int(line["step"]) for line in lines if line["swap/removed"]]
+    assert losses == list(range(14))
+    assert swaps[:2] == [EVERY - 1, 2 * EVERY - 1], "after the third step, whose number is 2"
 
 
 @in_the_trainer

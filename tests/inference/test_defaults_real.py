@@ -48,7 +48,7 @@ def test_with_the_weight_of_labels_they_would_be():
 
 
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian", "poisson"])
-@pytest.mark.parametrize(("name", "of_noise"), [("ssvi", 0.3), ("dense_vi", 0.1)])
+@pytest.mark.parametrize(("name", "of_noise"), [("ssvi", 0.5), ("dense_vi", 0.3)])
 def test_the_kl_weight_depends_on_the_targets(name, of_noise, likelihood):
     weight = of_noise if likelihood == "gaussian" else 0.01
     outputs = 3 if likelihood == "categorical" else 1

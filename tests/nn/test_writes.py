@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ WRITES = {
     "copy": lambda layer: layer.weight.copy_(torch.ones(layer.layout.shape)),
     "a part": lambda layer: layer.weight[0].fill_(2.0),
     "detached": lambda layer: layer.weight.detach().mul_(2.0),
+    "data": lambda layer: layer.weight.data.mul_(2.0),
+    "a part of data": lambda layer: layer.weight.data[0].normal_(0.0, 0.02),
 }
 USES = {
     "forward": lambda layer: layer(torch.ones(1, *layer.layout.shape[1:])),
@@ -75,6 +78,31 @@ def test_reading_changes_nothing():
     wanted = 2 * x.sum(0).expand(4, 6).flatten()[layer.support.positions()]
     assert torch.allclose(layer.weight_mean.grad, wanted)
     assert torch.equal(weight, layer.weight)
+
+
+def test_other_data_are_refused_at_once():
+    layer = layers()[0]
+    with pytest.raises(InvalidValue, match=r"computed weight = \(4, 6\): changes nothing"):
+        layer.weight.data = torch.ones(4, 6)
+
+
+def test_to_others_it_is_a_plain_tensor():
+    layer, x = layers()[0].eval(), torch.randn(3, 6)
+    weight = layer.weight
+    assert type(weight * 2) is type(weight.data) is type(F.linear(x, weight)) is torch.Tensor
+    assert not torch.overrides.has_torch_function((weight,)), "torch's fast paths stay open"
+    assert repr(weight).startswith("tensor(")
+    with torch.no_grad():
+        shown = layer.weight
+        file = io.BytesIO()
+        torch.save({"copied": copy.deepcopy(shown), "saved": shown}, file)
+    file.seek(0)
+    for each in torch.load(file, weights_only=True).values():
+        assert type(each) is torch.Tensor
+        assert torch.equal(each, weight)
+    gradient = torch.autograd.grad(layer.weight.square().sum(), layer.weight_mean)[0]
+    assert torch.equal(gradient, 2 * layer.weight_mean)
+    assert layer(x).isfinite().all(), "none of this is a write"
 
 
 def test_a_full_support_shows_the_parameter_itself():

@@ -197,11 +197,22 @@ elif sys.argv[1] == "subclass":
 
     net.eval()
     assert torch.allclose(net(x.as_subclass(Mine)), net(x))
+elif sys.argv[1] == "distributed":
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_module
+
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    before = gs.kl_divergence(net)
+    distribute_module(net, init_device_mesh("cpu", (1,)))
+    assert torch.allclose(gs.kl_divergence(net).full_tensor(), before)
+    distributed.destroy_process_group()
 print("whole")
 """
 
 
-@pytest.mark.parametrize("kind", ["fake", "functional", "recorded", "subclass"])
+@pytest.mark.parametrize("kind", ["fake", "functional", "recorded", "subclass", "distributed"])
 def test_tensors_without_memory_reach_no_pointer(kind: str) -> None:
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WRAPPED, kind],

@@ -139,3 +139,12 @@ def test_an_export_to_onnx_is_seen(monkeypatch):
     assert not private.is_exported_to_onnx()
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     assert private.is_exported_to_onnx()
+
+
+def test_a_class_that_overrides_nothing_computes_as_plain_tensors():
+    class Marked(torch.Tensor):
+        __torch_function__ = private.NOT_OVERRIDDEN
+
+    marked = torch.ones(2).as_subclass(Marked)
+    assert not torch.overrides.has_torch_function((marked,))
+    assert type(marked + marked) is torch.Tensor

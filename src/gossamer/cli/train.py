@@ -43,6 +43,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "num-samples": ("N", "posterior samples per prediction in the test"),
     "noise": ("MODE", "weight, local or both: the noise of the test"),
     "keep-checkpoints": ("N", "how many of the newest stay"),
+    "log": ("NAME", "tensorboard: write curves into RUN/tensorboard"),
 }
 """Options that are one setting each: placeholder and help."""
 

@@ -111,6 +111,16 @@ class SwapInfo:
     fraction: float
     layers: dict[str, LayerSwap]
 
+    @property
+    def removed(self) -> int:
+        """Weights that left, of all layers together."""
+        return sum(layer.removed for layer in self.layers.values())
+
+    @property
+    def added(self) -> int:
+        """Weights that entered, of all layers together."""
+        return sum(layer.added for layer in self.layers.values())
+
 
 def plan_swaps(layers: Sequence[LayerScores], budget: Budget) -> list[SwapPlan]:
     """One plan per layer; the number of kept weights of all of them together stays exact.

@@ -331,7 +331,7 @@ class VariationalConfig(OptimizerConfig):
     backend: str = AUTO
 
     AUTO_FACTOR: ClassVar[float] = 2.0
-    NOISE_KL_WEIGHT: ClassVar[float] = 0.3
+    NOISE_KL_WEIGHT: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -133,7 +133,7 @@ class SplitAttention(Split, nn.MultiheadAttention):
         q, k, v = self._heads(query, key, value)
         # As torch does it: alone the hint is enough, with other wishes the mask itself is taken.
         is_hint_enough = is_causal and key_padding_mask is None and not need_weights
-        mask = None if is_hint_enough else _merged(attn_mask, key_padding_mask, q, k)
+        mask = None if is_hint_enough else merged(attn_mask, key_padding_mask, q, k)
         rate = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
@@ -183,7 +183,7 @@ def _is_packed(module: nn.Module) -> bool:
     return module._parameters.get("in_proj_weight") is not None
 
 
-def _merged(mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+def merged(mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     """Both masks as one to be added to the scores ``[N, heads, L, S]``."""
     rows, heads, length, source = *q.shape[:3], k.shape[2]
     found = None

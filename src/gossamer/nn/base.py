@@ -266,7 +266,7 @@ class SparseLayer(Watched):
 
     def forward(self, x: Tensor) -> Tensor:
         """The linear map of ``x``."""
-        self.require_unwritten()
+        self.require_call(x)
         return self.compute(x, self.layout)
 
     def compute(self, x: Tensor, layout: Layout) -> Tensor:

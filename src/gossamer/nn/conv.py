@@ -78,7 +78,7 @@ class _Transposed(_ConvShape, SparseLayer):
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The transposed convolution of ``x``."""
-        self.require_unwritten()
+        self.require_call(x)
         if output_size is None:
             return self.compute(x, self.layout)
         extra = _output_padding(x, list(output_size), self.layout)

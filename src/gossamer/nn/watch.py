@@ -6,6 +6,7 @@ Where the model's support moves, such a copy would have new positions and old va
 
 from __future__ import annotations
 
+import copy
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -13,9 +14,10 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from gossamer.errors import InvalidValue
-from gossamer.ops import is_recorded, is_transformed, version_of
+from gossamer.ops import NOT_OVERRIDDEN, is_recorded, is_transformed, version_of
 
 _LIVING: WeakSet[Watched] = WeakSet()
 _LOCK = Lock()
@@ -83,13 +85,10 @@ class Watched(nn.Module):
         alias = weight.detach()
         alias.data = weight.detach().new_empty(0)
         self._shown = (alias, version_of(alias))
-        return weight
+        return weight.as_subclass(ShownWeight)
 
     def require_unwritten(self) -> None:
-        """Raise where somebody wrote to the weight that was shown last.
-
-        ``weight.data`` has no count of its writes: those cannot be seen.
-        """
+        """Raise where somebody wrote to the weight that was shown last."""
         if torch.compiler.is_compiling() or self._shown is None:
             return
         alias, version = self._shown
@@ -102,9 +101,58 @@ class Watched(nn.Module):
                 "write to weight_mean or weight_values, or to a clone() of it",
             )
 
+    def require_call(self, x: Tensor) -> None:
+        """Raise where a call is not one that the layer may compute.
+
+        ``torch.fx`` would record the positions of today as a constant beside the parameters, which
+        a swap gives other positions.
+        """
+        self.require_unwritten()
+        if isinstance(x, Proxy):
+            raise InvalidValue(
+                f"torch.fx trace of {type(self).__name__}",
+                None,
+                "would keep mean and support of now, whatever happens to the layer",
+                "trace gossamer.to_deterministic(model), or use a Tracer whose is_leaf_module is "
+                "True for sparse layers",
+            )
+
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.require_unwritten()
         super()._save_to_state_dict(*args, **kwargs)
+
+
+class ShownWeight(Tensor):
+    """A computed weight that was handed out: a plain tensor whose ``data`` counts writes too.
+
+    ``Tensor.data`` has a count of its own, so that ``layer.weight.data.mul_(2)`` would change
+    nothing and nobody would notice. Results, copies and pickles are plain tensors.
+    """
+
+    __torch_function__ = NOT_OVERRIDDEN  # type: ignore[assignment]
+
+    @property
+    def data(self) -> Tensor:
+        """The values without their history, as of any tensor; writes to them are counted."""
+        return self.detach()
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        raise InvalidValue(
+            "data of a computed weight",
+            tuple(values.shape),
+            "changes nothing: the weight is computed from the layer's parameters",
+            "write to weight_mean or weight_values",
+        )
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self.as_subclass(Tensor))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return copy.deepcopy(self.as_subclass(Tensor), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.as_subclass(Tensor).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
 
 def copies_of(layer: Watched) -> list[Watched]:

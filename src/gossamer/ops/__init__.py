@@ -17,6 +17,7 @@ from gossamer.ops.pattern import Pattern
 from gossamer.ops.torch.draws import draw
 from gossamer.ops.torch.reading import ReadingBackend
 from gossamer.ops.torch_private import (
+    NOT_OVERRIDDEN,
     in_backward,
     is_recorded,
     is_transformed,
@@ -27,6 +28,7 @@ __all__ = [
     "AUTO",
     "BACKENDS",
     "MEASURE",
+    "NOT_OVERRIDDEN",
     "Backend",
     "Growth",
     "Layout",

@@ -23,6 +23,9 @@ _interpreter = torch._C._functorch.peek_interpreter_stack
 _modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 
+NOT_OVERRIDDEN = torch._C._disabled_torch_function_impl
+"""``__torch_function__`` of a class of tensors that torch computes with as with plain ones."""
+
 NO_BACKWARD = -1
 """What ``backward_number`` gives outside of backward passes."""
 

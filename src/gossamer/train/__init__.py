@@ -20,6 +20,7 @@ from gossamer.train.progress import (
 from gossamer.train.record import Record, read_records
 from gossamer.train.restarts import Race, Restarts
 from gossamer.train.run import RunResult, train
+from gossamer.train.scalars import ScalarLog, TensorBoard
 from gossamer.train.stopping import Stop
 
 __all__ = [
@@ -41,8 +42,10 @@ __all__ = [
     "RunConfig",
     "RunFolder",
     "RunResult",
+    "ScalarLog",
     "SilentProgress",
     "Stop",
+    "TensorBoard",
     "TimeLimit",
     "best",
     "default_progress",

@@ -62,6 +62,8 @@ class RunConfig:
             trains all of them.
         checkpoint_every: Epochs between checkpoints; the best is chosen among them.
         keep_checkpoints: How many of the newest stay.
+        log: ``"tensorboard"`` writes curves into the folder ``tensorboard`` of the run. A run may
+            go on with it or without.
         ood: Data sets to score as out of distribution at the end.
         shift: Corruptions of the test inputs to measure at the end, in five severities each:
             ``rotation``, ``noise``, ``blur``, ``contrast``, or ``all`` that fit the data.
@@ -98,6 +100,7 @@ class RunConfig:
     patience: Count | None = None
     checkpoint_every: Count = 1
     keep_checkpoints: Count = 2
+    log: Literal["none", "tensorboard"] = "none"
     ood: tuple[str, ...] = ()
     shift: tuple[str, ...] = ()
 

@@ -25,6 +25,7 @@ from gossamer.train.evaluation import VALIDATION_SAMPLES
 from gossamer.train.examples import DEFAULT_BATCH, Batches, Examples, Pair
 from gossamer.train.loop import Epoch, Fit, Observer, TimeLimit
 from gossamer.train.restarts import Race, Restarts
+from gossamer.train.scalars import ScalarLog
 
 Model = str | nn.Module | Callable[[], nn.Module]
 
@@ -65,6 +66,7 @@ def fit(
     time_limit: float | None = None,
     num_samples: int = VALIDATION_SAMPLES,
     observers: Sequence[Observer] = (),
+    log: object | None = None,
     preset: str = "default",
     **settings: Any,
 ) -> FitResult:
@@ -95,6 +97,8 @@ def fit(
         time_limit: Seconds after which to stop. Schedules do not know of it.
         num_samples: Posterior samples per validation.
         observers: Who watches the steps and epochs, see :class:`gossamer.train.Observer`.
+        log: A tracker that gets the scalars: a ``SummaryWriter``, a run of wandb, a function of
+            values and step, see :class:`gossamer.train.ScalarLog`. Restarts go by their numbers.
         preset: Named settings of the method.
         **settings: Settings of the method, see ``gossamer methods NAME``; ``members=2`` and what
             else :func:`gossamer.build` knows of members.
@@ -147,6 +151,7 @@ def fit(
                 preset=preset,
                 **settings,
             )
+        logs = [] if log is None else [ScalarLog(log, prefix=f"{number}/" if restarts else "")]
         return Fit(
             built,
             feed,
@@ -154,7 +159,7 @@ def fit(
             order=torch.Generator().manual_seed(own_seed),
             validate=None if examples.validation is None else validate,
             patience=patience,
-            observers=[*observers, *limits, *([_Best()] if select == "best" else [])],
+            observers=[*logs, *observers, *limits, *([_Best()] if select == "best" else [])],
         )
 
     with own_noise(place, seed):

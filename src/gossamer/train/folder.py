@@ -9,6 +9,7 @@
     RUN/checkpoints/       see checkpoint
     RUN/posterior.safetensors   what predicts, see gossamer.prediction.archive
     RUN/curves.json        arrays for the report
+    RUN/tensorboard/       event files, with log="tensorboard"
     RUN/metrics.json       test metrics; written last: a run with this file is finished
 """
 
@@ -55,6 +56,7 @@ class RunFolder:
         self._environment = path / "environment.json"
         self._metrics = path / "metrics.json"
         self._curves = path / "curves.json"
+        self.tensorboard = path / "tensorboard"
 
     @property
     def is_started(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,9 +34,10 @@ from gossamer.train.finishing import check_finish, finished
 from gossamer.train.folder import RunFolder
 from gossamer.train.keeper import Keeper
 from gossamer.train.load import about_run
-from gossamer.train.loop import Fit
+from gossamer.train.loop import Fit, Observer
 from gossamer.train.progress import Progress, SilentProgress
 from gossamer.train.record import Record
+from gossamer.train.scalars import ScalarLog, curves_in, require_tensorboard
 from gossamer.train.seal import require_own_files, require_own_record, sums_of
 from gossamer.train.stopping import Stop, interruptible
 
@@ -68,6 +70,7 @@ def train(
     resume: bool = False,
     progress: Progress | None = None,
     stop: Stop | None = None,
+    log: object | None = None,
 ) -> RunResult:
     """Train, evaluate once on the test part, and leave a run folder.
 
@@ -79,9 +82,12 @@ def train(
         config: The settings; ``None`` with ``resume`` takes those of the run folder.
         out: The run folder. An existing run is never overwritten.
         resume: Go on with the run in ``out``, bit for bit, from its newest intact checkpoint. All
-            settings must be the run's own but ``device``: on another one it goes on to rounding.
+            settings must be the run's own but ``log`` and ``device``: on another device it goes
+            on to rounding.
         progress: Who watches; nobody by default.
         stop: Asked after every step.
+        log: A tracker that gets the scalars, see :class:`gossamer.train.ScalarLog`. After a kill it
+            gets the steps since the last checkpoint a second time, with the same values.
 
     Raises:
         CheckpointError: The folder holds a run (without ``resume``), holds something else or a
@@ -101,6 +107,9 @@ def train(
         raise InvalidValue("config", None, "is needed to start a run", "give the settings")
     if folder.is_finished:
         return _already_finished(config, folder, progress)
+    logs = [] if log is None else [ScalarLog(log)]
+    if config.log == "tensorboard":
+        require_tensorboard()
     device = resolve_device(config.device)
     with own_noise(device, config.seed):
         stored = folder.read_config()[1] if folder.is_started else None
@@ -113,16 +122,16 @@ def train(
                 folder.check_new()  # another process may have been faster
             remove_leftovers(folder.path)
             try:
-                return _sit(config, assembly, folder, progress, stop)
+                return _sit(config, assembly, folder, progress, stop, logs)
             finally:
                 progress.close()
 
 
 def _settings(config: RunConfig | None, folder: RunFolder) -> RunConfig:
-    """The stored settings, if the given ones agree with them; a run may change its device."""
+    """The stored settings, if the given ones agree; device and log may be others."""
     stored, _ = folder.read_config()
     if config is not None:
-        stored = replace(stored, device=config.device)
+        stored = replace(stored, device=config.device, log=config.log)
     difference = None if config is None else config.first_difference(stored)
     if difference is not None:
         name, mine, theirs = difference
@@ -163,6 +172,7 @@ def _sit(
     folder: RunFolder,
     progress: Progress,
     stop: Stop | None,
+    logs: list[ScalarLog],
 ) -> RunResult:
     found = latest(folder.checkpoints)
     if found is not None:
@@ -180,23 +190,34 @@ def _sit(
     )
     for note in assembly.dataset.notes:
         progress.message(note)
+    step = 0 if found is None else found.step
     with (
-        Record(folder.record, resume_step=0 if found is None else found.step) as record,
+        Record(folder.record, resume_step=step) as record,
         interruptible(stop) as stopped,
+        curves_in(folder.tensorboard if config.log == "tensorboard" else None, step) as curves,
     ):
         keeper = Keeper(config, folder, record, progress, stopped.is_set)
-        fit = _fit(config, assembly, keeper)
+        # Points come before the checkpoint: what it holds is never missing in the curves.
+        logs = [*logs, *curves]
+        fit = _fit(config, assembly, [*logs, keeper])
         keeper.begin(fit, None if found is None else load_checkpoint(found))
         if not fit.run():
             return _interrupted(config, folder, fit, progress)
         metrics = _finish(config, assembly, folder, fit)
+        for each in logs:
+            each.send_results(_part(config), metrics, fit.step)
     message = f"{config.evaluate_on}: {_figures(metrics)}; run folder {folder.path}"
     progress.close()
     progress.message(message)
     return RunResult(folder.path, "finished", fit.epoch, fit.step, metrics, message)
 
 
-def _fit(config: RunConfig, assembly: Assembly, keeper: Keeper) -> Fit:
+def _part(config: RunConfig) -> Literal["val", "test"]:
+    """The part that the final metrics are of."""
+    return "val" if config.evaluate_on == "validation" else "test"
+
+
+def _fit(config: RunConfig, assembly: Assembly, observers: Sequence[Observer]) -> Fit:
     examples = assembly.examples
     validate = partial(
         evaluation.validate,
@@ -211,7 +232,7 @@ def _fit(config: RunConfig, assembly: Assembly, keeper: Keeper) -> Fit:
         order=torch.Generator().manual_seed(config.seed),
         validate=None if examples.validation is None else validate,
         patience=config.patience,
-        observers=[keeper],
+        observers=observers,
     )
 
 
@@ -230,7 +251,7 @@ def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) 
     metrics, curves = evaluation.evaluate(
         posterior,
         judged,
-        part="val" if config.evaluate_on == "validation" else "test",
+        part=_part(config),
         num_samples=config.num_samples,
         noise=config.noise,
         seed=config.seed,

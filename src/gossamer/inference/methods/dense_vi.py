@@ -27,7 +27,7 @@ class DenseVIConfig(VariationalConfig):
     """Settings of dense VI: those of posterior and optimiser, all inherited."""
 
     # Of more weights against the same rows, so that its KL weighs more: docs/defaults.md.
-    NOISE_KL_WEIGHT: ClassVar[float] = 0.1
+    NOISE_KL_WEIGHT: ClassVar[float] = 0.3
 
 
 PRESETS: dict[str, dict[str, Any]] = {

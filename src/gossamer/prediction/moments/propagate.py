@@ -17,6 +17,9 @@ from torch.nn import functional as F
 
 from gossamer.errors import InvalidValue
 from gossamer.nn import NativeBatchNorm, dropout_of, is_stochastic
+from gossamer.nn.attention import SplitAttention
+from gossamer.nn.split import Split
+from gossamer.prediction.moments.attend import function_rule
 from gossamer.prediction.moments.form import Moments
 from gossamer.prediction.moments.rules import RULES, rule_of
 
@@ -55,6 +58,9 @@ _MOVES = {
     "view",
 }
 """Functions and methods that only move elements: the same for mean and variance."""
+
+_CUTS = {"chunk", "split", "unbind"}
+"""Those that give several parts."""
 
 _ASKS = {"dim", "getattr", "size"}
 """Those that ask for a shape."""
@@ -121,8 +127,11 @@ class _Recorder(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whatever has a rule, and torch's own modules."""
-        return rule_of(m) is not None or super().is_leaf_module(m, module_qualified_name)
+        """Whatever has a rule, torch's own modules, and what a conversion made of those."""
+        is_split = isinstance(m, Split)
+        return (
+            is_split or rule_of(m) is not None or super().is_leaf_module(m, module_qualified_name)
+        )
 
 
 class _Carrier(fx.Interpreter):
@@ -135,11 +144,12 @@ class _Carrier(fx.Interpreter):
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By the module's rule."""
         module = self.fetch_attr(target)
-        draws = is_stochastic(module) or dropout_of(module) is not None
+        # Torch's own modules may hold converted layers: they draw wherever one of those does.
+        draws = any(is_stochastic(m) or dropout_of(m) is not None for m in module.modules())
         if not (_is_random(args, kwargs) or draws):
             return module(*args, **kwargs)
         rule = rule_of(module)
-        takes_more = isinstance(module, NativeBatchNorm)
+        takes_more = isinstance(module, NativeBatchNorm | SplitAttention)
         if rule is None or not (takes_more or (len(args) == 1 and not kwargs)):
             raise _unknown(f"module {target.removeprefix('0.')}", type(module).__name__)
         return rule(module, *args, **kwargs)
@@ -153,6 +163,10 @@ class _Carrier(fx.Interpreter):
             return self._as_module(target, *args, **kwargs)
         if target in (torch.cat, torch.concat):
             return _joined(*args, **kwargs)
+        if target is F.scaled_dot_product_attention:
+            return function_rule(*args, **kwargs)
+        if target is operator.getitem and isinstance(args[0], tuple):  # of several outputs
+            return args[0][args[1]]
         return _by_name(name, target, args, kwargs)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -178,6 +192,8 @@ class _Carrier(fx.Interpreter):
 def _by_name(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     first = args[0]
     name = name.strip("_")
+    if name in _CUTS and isinstance(first, Moments):
+        return _cut(function, *args, **kwargs)
     if name in _MOVES and isinstance(first, Moments) and not kwargs.get("value"):
         return first.each(lambda part: function(part, *args[1:], **kwargs))
     if name in _ASKS and isinstance(first, Moments):
@@ -195,6 +211,13 @@ def _by_name(name: str, function: Callable[..., Any], args: Any, kwargs: Any) ->
         count = first.mean.numel() / mean.numel()
         return Moments(mean, function(first.variance, *args[1:], **kwargs) / count)
     raise _unknown("operation", name)
+
+
+def _cut(
+    function: Callable[..., Any], x: Moments, *args: Any, **kwargs: Any
+) -> tuple[Moments, ...]:
+    parts = (function(part, *args, **kwargs) for part in (x.mean, x.variance))
+    return tuple(Moments(mean, variance) for mean, variance in zip(*parts, strict=True))
 
 
 def _sum(combine: Callable[[Any, Any], Any], a: Any, b: Any) -> Moments:
@@ -226,7 +249,8 @@ def _is_random(args: Any, kwargs: Any) -> bool:
 
 def _unknown(kind: str, name: str) -> InvalidValue:
     modules = sorted(k.__name__ for k in RULES if k.__module__.startswith("torch"))
+    functions = ("add", "sub", "mul", "mean", "cat", "scaled_dot_product_attention")
     known = ", ".join(
-        ["sparse layers", *modules, *sorted(_MOVES), "add", "sub", "mul", "mean", "cat"]
+        ["sparse layers", "MultiheadAttention", *modules, *sorted(_MOVES | _CUTS), *functions]
     )
     return InvalidValue(kind, name, "has no rule for moments", f"use predict; known are {known}")

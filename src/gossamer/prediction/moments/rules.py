@@ -2,7 +2,7 @@
 
 A rule takes a module and ``Moments`` and returns ``Moments``. Elements are taken to be independent;
 that and the Gaussian shape are the two approximations, everything else is exact, but for
-normalisations over features, which are first order (``normalise``).
+normalisations over features and attention, which are first order (``normalise``, ``attend``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from gossamer.nn import (
     UnitDropout,
     at_mean,
     dropout_of,
+    is_stochastic,
 )
+from gossamer.nn.attention import SplitAttention
+from gossamer.prediction.moments import attend
 from gossamer.prediction.moments.form import Moments
 from gossamer.prediction.moments.normalise import layer_norm_rule, rms_norm_rule
 
@@ -227,6 +230,24 @@ def max_pool_rule(module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, x: Moments
     return parts[0]
 
 
+def attention_rule(module: SplitAttention, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Softmax attention and its projections."""
+    return attend.module_rule(module, _through, *args, **kwargs)
+
+
+def _through(layer: nn.Module, x: Moments | Tensor) -> Moments | Tensor:
+    """By the layer's rule, or as it is where nothing is random."""
+    found: Moments | Tensor
+    if isinstance(x, Tensor) and not is_stochastic(layer):
+        found = layer(x)
+        return found
+    rule, kind = rule_of(layer), type(layer).__name__
+    if rule is None:
+        raise InvalidValue("projection", kind, "has no rule for moments", "use predict")
+    found = rule(layer, x)
+    return found
+
+
 def same_rule(module: nn.Module, x: Moments) -> Moments:
     """Nothing happens, or the same to mean and variance: they are only moved."""
     return x.each(module)
@@ -247,6 +268,7 @@ RULES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.BatchNorm2d: batch_norm_rule,
     nn.BatchNorm3d: batch_norm_rule,
     NativeBatchNorm: native_batch_norm_rule,
+    SplitAttention: attention_rule,
     nn.LayerNorm: layer_norm_rule,
     nn.RMSNorm: rms_norm_rule,
     UnitDropout: dropout_rule,
