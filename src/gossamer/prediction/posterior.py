@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gossamer.data import Preparation
+from gossamer.data import Findings, Preparation
+from gossamer.data.prepare import Columns as RawColumns
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.likelihoods import Categorical, Likelihood
 from gossamer.nn import Noise, summary
@@ -284,12 +285,13 @@ class Posterior:
 
     def predict_table(
         self,
-        rows: Mapping[str, NDArray[Any]] | NDArray[Any] | Tensor,
+        rows: RawColumns | NDArray[Any] | Tensor,
         num_samples: int | None = None,
         *,
         noise: Noise = "weight",
         seed: int | None = None,
         level: float = LEVEL,
+        findings: Findings | None = None,
     ) -> Columns:
         """Answers for raw rows as columns: label names, or original units with an interval.
 
@@ -300,6 +302,7 @@ class Posterior:
             noise: As in ``predict``.
             seed: As in ``predict``; what ``about`` says, or 0, if ``None``.
             level: Mass of the interval from ``lower`` to ``upper``.
+            findings: Is told what was noticed of the rows, see ``Preparation.prepare``.
 
         Returns:
             See ``gossamer.prediction.table.answer_columns``.
@@ -316,7 +319,7 @@ class Posterior:
             )
         count = self.about.get("num_samples", 5) if num_samples is None else num_samples
         chosen = self.about.get("seed", 0) if seed is None else seed
-        x = self.preparation.prepare(rows).to(self.device)
+        x = self.preparation.prepare(rows, findings).to(self.device)
         prediction = self.predict(x, count, noise=noise, seed=chosen, keep_samples=False)
         columns = answer_columns(prediction, self.preparation, level)
         require_finite_columns(columns)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossamer.data.prepare.values import as_integers, as_numbers, as_texts, kind_of
+from gossamer.data.prepare.number_style import PLAIN
+from gossamer.data.prepare.rules import TableRules
+from gossamer.data.prepare.values import (
+    Values,
+    as_integers,
+    as_numbers,
+    as_texts,
+    kind_of,
+    missing_in,
+    recognise,
+)
 from gossamer.errors import InvalidData, InvalidValue
 
 Task = Literal["classification", "regression"]
@@ -35,6 +45,13 @@ def infer_task(name: str, y: NDArray[Any], *, images: bool) -> tuple[Task, str]:
         return "regression", f"task regression, inferred: {name!r} has {y.shape[1]} values per row"
     flat = y.reshape(-1)
     kind = kind_of(name, flat)
+    if kind == "date":
+        raise InvalidData(
+            f"target {name!r}",
+            None,
+            "holds dates, which are neither classes nor numbers",
+            "say task classification, or give the days since a date of your choice",
+        )
     if kind == "str":
         return "classification", f"task classification, inferred: {name!r} holds text"
     if kind == "int":
@@ -46,10 +63,52 @@ def infer_task(name: str, y: NDArray[Any], *, images: bool) -> tuple[Task, str]:
     return "regression", f"task regression, inferred: {name!r} holds decimal numbers"
 
 
+class RawTarget(NamedTuple):
+    """A target column of a table as an array.
+
+    Attributes:
+        values: Of the rows that have a target, [M]: numbers, or an object array of ``str``.
+        present: Which rows of the table have one, [N].
+        notes: What was done, one sentence each.
+    """
+
+    values: NDArray[Any]
+    present: NDArray[np.bool_]
+    notes: tuple[str, ...]
+
+
+def raw_target(name: str, column: Values, rules: TableRules) -> RawTarget:
+    """Takes the target out of a table: rows without one go, money and per cent become numbers.
+
+    Args:
+        name: The target's name.
+        column: The column, [N].
+        rules: What was told of ambiguous cells.
+    """
+    present = ~missing_in(name, column)
+    notes: list[str] = []
+    if not present.any():
+        raise InvalidData(f"target {name!r}", None, "is missing in every row", "check the column")
+    if not present.all():
+        lost = int((~present).sum())
+        notes.append(f"{lost} of {len(present)} rows have no target {name!r} and are left out")
+        column = column[present]
+    if isinstance(column, np.ndarray):
+        return RawTarget(column, present, tuple(notes))
+    found = recognise(name, column, rules)
+    if found.kind not in ("int", "float"):
+        return RawTarget(np.asarray(column), present, tuple(notes))
+    if found.style != PLAIN:
+        notes.append(f"target {name!r}: numbers are read as {found.style.sample}")
+    numbers, _ = found.style.read(column)
+    is_whole = found.kind == "int" and np.abs(numbers).max() < 2**53
+    return RawTarget(numbers.astype(np.int64) if is_whole else numbers, present, tuple(notes))
+
+
 def labels_of(name: str, y: NDArray[Any]) -> NDArray[Any]:
     """Reads a target [N] or [N, 1] as labels: int64, or an object array of ``str``."""
     flat = _one_column(name, y)
-    if kind_of(name, flat) == "str":
+    if kind_of(name, flat) in ("str", "date"):
         return np.array(as_texts(name, flat), dtype=object)
     return as_integers(name, flat)
 

@@ -140,8 +140,12 @@ def check_array(name: str, x: NDArray[Any]) -> None:
         )
     if x.dtype.kind not in "iufbU" or (x.dtype.kind in "Ub" and x.ndim > 2):
         raise InvalidData(name, f"dtype {x.dtype}", "must hold numbers", "convert it")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row, *rest = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+    if x.dtype.kind != "f":
+        return
+    # A missing cell of a table is the preparation's business; a pixel has to be there.
+    bad = np.isinf(x) if x.ndim == 2 else ~np.isfinite(x)
+    if bad.any():
+        row, *rest = [int(i) for i in np.argwhere(bad)[0]]
         if x.ndim > 2:
             raise InvalidData(
                 f"{name}, row {row}, pixel {rest}", str(x[row][tuple(rest)]), "must be finite"
