@@ -22,6 +22,7 @@ from gossamer.data.prepare.findings import Findings
 from gossamer.data.prepare.preparation import Preparation
 from gossamer.data.prepare.rules import TableRules
 from gossamer.data.readers import synthetic
+from gossamer.data.readers.frames import columns_of
 from gossamer.data.readers.remote import download
 from gossamer.data.registry import Description, describe, names
 from gossamer.data.shift import SEVERITIES, SHIFTS, InputScale, choose_shifts, shifted
@@ -38,6 +39,7 @@ __all__ = [
     "TableRules",
     "batches",
     "choose_shifts",
+    "columns_of",
     "crop_flip",
     "describe",
     "download",

@@ -136,7 +136,7 @@ class TableInput:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"kind": self.kind, "columns": [column.to_json() for column in self.columns]}
+        return {"columns": [column.to_json() for column in self.columns], "kind": self.kind}
 
     def _by_name(self, raw: Columns | NDArray[Any], target: str, findings: Findings) -> Columns:
         if isinstance(raw, np.ndarray):

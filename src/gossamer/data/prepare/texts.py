@@ -26,6 +26,7 @@ class Texts:
     Args:
         cells: An arrow array or chunked array of strings without white space at either end; null
             is a missing cell.
+        is_category: Whether whoever made the column calls it a category, whatever its texts are.
 
     Example:
         >>> column = Texts.of(["red", " blue ", "NA"])
@@ -36,7 +37,8 @@ class Texts:
     ndim = 1
     dtype = np.dtype(object)
 
-    def __init__(self, cells: Any) -> None:
+    def __init__(self, cells: Any, *, is_category: bool = False) -> None:
+        self.is_category = is_category
         self._cells = cells
         self._rows: NDArray[np.int64] | None = None
         self._known: dict[object, tuple[NDArray[Any], ...]] = {}
@@ -64,7 +66,7 @@ class Texts:
         """The column at these rows (numbers or a mask); what was read of them is kept."""
         if rows.dtype.kind == "b":
             rows = np.flatnonzero(rows)
-        found = Texts(self._cells)
+        found = Texts(self._cells, is_category=self.is_category)
         found._rows = rows if self._rows is None else self._rows[rows]
         found._known = {key: tuple(a[rows] for a in arrays) for key, arrays in self._known.items()}
         return found
@@ -147,6 +149,23 @@ def texts_of(name: str, values: Any) -> Texts:
             "convert or remove the column",
         )
     return Texts.of(values.tolist())
+
+
+def concatenated(name: str, parts: list[NDArray[Any] | Texts]) -> NDArray[Any] | Texts:
+    """One column of several parts.
+
+    Args:
+        name: The column's name, for messages.
+        parts: The column of each part, in order.
+    """
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if len(arrays) == len(parts):
+        return np.concatenate(arrays)
+    import pyarrow as pa
+
+    texts = [texts_of(name, part) for part in parts]
+    chunks = [joined(text.cells) for text in texts]
+    return Texts(pa.chunked_array(chunks), is_category=any(t.is_category for t in texts))
 
 
 def joined(cells: Any) -> Any:

@@ -62,6 +62,8 @@ def recognise(name: str, values: Values, rules: TableRules = DEFAULT_RULES) -> R
     if code in _KINDS:
         return Recognised(_KINDS[code])
     texts = texts_of(name, values)
+    if texts.is_category:
+        return Recognised("str")
     numbers, bad = PLAIN.read(texts)
     if np.isnan(numbers).all() and not bad.any():  # nothing but missing cells
         return Recognised("str")

@@ -189,7 +189,7 @@ def from_arrow(name: str, column: Any) -> Values:
 
     kind = column.type
     if types.is_dictionary(kind):
-        return from_arrow(name, column.cast(kind.value_type))
+        return _category(name, column)
     if types.is_null(kind):
         column, kind = column.cast(pa.float64()), pa.float64()
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
@@ -208,6 +208,15 @@ def from_arrow(name: str, column: Any) -> Values:
         "must hold numbers, bools, dates or text",
         "convert or remove the column",
     )
+
+
+def _category(name: str, column: Any) -> Texts:
+    """What the file or frame itself calls a category is one, also if its levels are numbers."""
+    values = from_arrow(name, column.cast(column.type.value_type))
+    if isinstance(values, Texts):
+        return Texts(values.cells, is_category=True)
+    texts = Texts.of(values.tolist())
+    return Texts(texts.cells, is_category=True)
 
 
 def _stamps(column: Any) -> NDArray[Any]:
