@@ -28,7 +28,7 @@ from gossamer.prediction.table import LEVEL
 from gossamer.train import load_run
 
 _SHOWN_ROWS, _SHOWN_COLUMNS = 20, 12
-_BATCH_ROWS = 64 * ROW_BLOCK
+_BATCH_ROWS = 16 * ROW_BLOCK
 _TOLD_ROWS = 5
 
 Answers = dict[str, list[Any]]

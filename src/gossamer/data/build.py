@@ -106,11 +106,12 @@ def build_dataset(
     labelled = raw.train if raw.validation is None else np.concatenate([raw.train, raw.validation])
     if rules.missing == "drop" and _is_table(raw.x):
         whole = complete_rows(by_name(raw.x))
+        used = np.concatenate([rows for rows in (*split, test) if rows is not None])
         split = Split(*(_kept(raw.name, rows, whole) for rows in split))
         test, labelled = _kept(raw.name, test, whole), labelled[whole[labelled]]
-        if not whole.all():
-            lost = int((~whole).sum())
-            notes += (f"{lost} of {len(whole)} rows have missing cells and are left out",)
+        lost = int((~whole[used]).sum())
+        if lost:
+            notes += (f"{lost} of {len(used)} rows have missing cells and are left out",)
     told = Findings()
     preparation = fit_preparation(
         raw.x,

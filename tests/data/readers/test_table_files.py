@@ -148,6 +148,9 @@ def test_rows_without_a_target_are_left_out_with_a_remark(tmp_path: Path) -> Non
     kept = [row for i, row in enumerate(rows) if i not in (3, 9)]
     same = load(write(tmp_path, "a,y\n" + "\n".join(kept), "kept.csv"), target="y")
     assert same.preparation == data.preparation
+    rows[20] = "inf,1.5"
+    with pytest.raises(InvalidData, match="column 'a', row 20 = inf"):
+        load(write(tmp_path, "a,y\n" + "\n".join(rows), "bad.csv"), target="y")
     assert torch.equal(same.x_test, data.x_test)
     with pytest.raises(InvalidData, match="target 'y': is missing in every row"):
         load(write(tmp_path, "a,y\n1,\n2,\n3,\n"), target="y")

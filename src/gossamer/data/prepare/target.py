@@ -67,42 +67,46 @@ class RawTarget(NamedTuple):
     """A target column of a table as an array.
 
     Attributes:
-        values: Of the rows that have a target, [M]: numbers, or an object array of ``str``.
-        present: Which rows of the table have one, [N].
+        values: Numbers, or an object array of ``str``, [N]. A row without a target holds that of
+            another row, so that rows keep their numbers, and belongs to no part.
+        rows: Numbers of the rows that have a target.
         notes: What was done, one sentence each.
     """
 
     values: NDArray[Any]
-    present: NDArray[np.bool_]
+    rows: NDArray[np.int64]
     notes: tuple[str, ...]
 
 
 def raw_target(name: str, column: Values, rules: TableRules) -> RawTarget:
-    """Takes the target out of a table: rows without one go, money and per cent become numbers.
+    """Takes the target out of a table: rows without one are told, money and per cent are numbers.
 
     Args:
         name: The target's name.
         column: The column, [N].
         rules: What was told of ambiguous cells.
     """
-    present = ~missing_in(name, column)
+    missing = missing_in(name, column)
+    rows = np.flatnonzero(~missing)
     notes: list[str] = []
-    if not present.any():
+    if not rows.size:
         raise InvalidData(f"target {name!r}", None, "is missing in every row", "check the column")
-    if not present.all():
-        lost = int((~present).sum())
-        notes.append(f"{lost} of {len(present)} rows have no target {name!r} and are left out")
-        column = column[present]
-    if isinstance(column, np.ndarray):
-        return RawTarget(column, present, tuple(notes))
+    if missing.any():
+        lost = int(missing.sum())
+        notes.append(f"{lost} of {len(missing)} rows have no target {name!r} and are left out")
     found = recognise(name, column, rules)
-    if found.kind not in ("int", "float"):
-        return RawTarget(np.asarray(column), present, tuple(notes))
-    if found.style != PLAIN:
-        notes.append(f"target {name!r}: numbers are read as {found.style.sample}")
-    numbers, _ = found.style.read(column)
-    is_whole = found.kind == "int" and np.abs(numbers).max() < 2**53
-    return RawTarget(numbers.astype(np.int64) if is_whole else numbers, present, tuple(notes))
+    if isinstance(column, np.ndarray):
+        values = column.copy()
+    elif found.kind in ("int", "float"):
+        if found.style != PLAIN:
+            notes.append(f"target {name!r}: numbers are read as {found.style.sample}")
+        values = found.style.read(column)[0].copy()
+    else:
+        values = np.asarray(column)
+    values[missing] = values[rows[0]]
+    if found.kind == "int" and values.dtype.kind == "f" and np.abs(values).max() < 2**53:
+        values = values.astype(np.int64)
+    return RawTarget(values, rows, tuple(notes))
 
 
 def labels_of(name: str, y: NDArray[Any]) -> NDArray[Any]:

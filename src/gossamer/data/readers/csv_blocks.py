@@ -61,7 +61,7 @@ class CsvFile:
             raise _unreadable(path, 1, error) from error
         return cls(path, tuple(cell.strip() for cell in cells), delimiter, encoding)
 
-    def blocks(self, size: int = _BLOCK) -> Iterator[Any]:
+    def blocks(self, size: int) -> Iterator[Any]:
         """The rows as arrow tables of text columns, in order; cells are stripped.
 
         Columns are called ``0``, ``1``, …: names are checked by who knows what they are for.

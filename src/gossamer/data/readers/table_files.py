@@ -26,6 +26,10 @@ TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _INDEX_NAME = "__index_level_0__"
 
 
+# Of a text file, how much is parsed at once: much where all is kept, little where nothing is.
+_WHOLE_BYTES, _BATCH_BYTES = 1 << 23, 1 << 20
+
+
 def is_table(path: Path) -> bool:
     """Whether a file is a table, by its name."""
     return path.name.lower().endswith(TABLES)
@@ -85,7 +89,7 @@ class TableFile:
         import pyarrow as pa
 
         done, waiting, kept = 0, [], 0
-        for table in self._tables():
+        for table in self._tables(_BATCH_BYTES):
             waiting.append(table)
             kept += table.num_rows
             if kept < rows:
@@ -101,9 +105,9 @@ class TableFile:
         if kept:
             yield self._columns(pa.concat_tables(waiting), done)
 
-    def _tables(self) -> Iterator[Any]:
+    def _tables(self, size: int = _WHOLE_BYTES) -> Iterator[Any]:
         if self._csv is not None:
-            return self._csv.blocks()
+            return self._csv.blocks(size)
         return _parquet_batches(self.path)
 
     def _check_rows(self, tables: list[Any]) -> None:
@@ -161,17 +165,15 @@ def read_table(
         )
     if target not in columns:
         raise UnknownName("target column", target, list(columns))
-    y, present, lost = raw_target(target, columns.pop(target), rules)
-    if not present.all():
-        columns = {name: values[present] for name, values in columns.items()}
+    y, rows, lost = raw_target(target, columns.pop(target), rules)
     notes: tuple[str, ...] = ()
     if task is None:
         task, why = infer_task(target, y, images=False)
         notes = (why,)
     check_target(target, y, task)
-    strata = labels_of(target, y) if task == "classification" else None
-    train, test = hold_out_test(len(y), strata)
-    held = f"test part: a fixed {TEST_FRACTION:.0%} of the rows ({len(test)} of {len(y)})"
+    strata = labels_of(target, y)[rows] if task == "classification" else None
+    train, test = (rows[part] for part in hold_out_test(len(rows), strata))
+    held = f"test part: a fixed {TEST_FRACTION:.0%} of the rows ({len(test)} of {len(rows)})"
     notes = (*notes, held, *file.notes, *lost)
     return RawData(str(path), columns, y, train, test, task=task, target=target, notes=notes)
 
