@@ -162,6 +162,15 @@ def test_answers_equal_those_of_the_library(
     assert [row["mean"] for row in rows] == pytest.approx(mean.tolist(), rel=1e-12)
 
 
+def test_frames_are_answered_like_their_files(house_run: Path) -> None:
+    import pyarrow as pa
+
+    new = houses(5, seed=3)
+    columns = {name: np.array(values, dtype=object) for name, values in new.items()}
+    posterior = load_run(house_run).posterior
+    assert posterior.predict_table(pa.table(new)) == posterior.predict_table(columns)
+
+
 def test_several_targets_get_a_column_each() -> None:
     target = ValueTarget("y", (10.0, 100.0), (2.0, 3.0), vector=True)
     preparation = Preparation(TableInput((NumberColumn("x", "float"),)), target)

@@ -218,12 +218,13 @@ def load_ood(
         InvalidData: Where the inputs have another size than the run's.
     """
     text = os.fspath(name_or_path)
+    # Remarks go nowhere: foreign inputs are meant to be strange.
     if text in SOURCES:
-        inputs = preparation.prepare(SOURCES[text].read_test(data_dir))
+        inputs = preparation.prepare(SOURCES[text].read_test(data_dir), Findings())
     elif not _is_supported(Path(text)):
         raise UnknownName("data set", text, names())
     else:
-        inputs = preparation.prepare(load_inputs(text))
+        inputs = preparation.prepare(load_inputs(text), Findings())
     if len(inputs) <= limit:
         return inputs
     return inputs[torch.linspace(0, len(inputs) - 1, limit).long()]

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gossamer.data import Findings, Preparation
+from gossamer.data import Findings, Preparation, columns_of
 from gossamer.data.prepare import Columns as RawColumns
+from gossamer.data.readers.frames import is_frame
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.likelihoods import Categorical, Likelihood
 from gossamer.nn import Noise, summary
@@ -297,7 +298,7 @@ class Posterior:
 
         Args:
             rows: As ``gossamer.data.load_inputs`` gives them: columns by name, in any order, or an
-                array.
+                array; or a data frame of pandas, polars or arrow.
             num_samples: As in ``predict``; what ``about`` says, or 5, if ``None``.
             noise: As in ``predict``.
             seed: As in ``predict``; what ``about`` says, or 0, if ``None``.
@@ -319,7 +320,8 @@ class Posterior:
             )
         count = self.about.get("num_samples", 5) if num_samples is None else num_samples
         chosen = self.about.get("seed", 0) if seed is None else seed
-        x = self.preparation.prepare(rows, findings).to(self.device)
+        table = columns_of(rows, "rows") if is_frame(rows) else rows
+        x = self.preparation.prepare(table, findings).to(self.device)
         prediction = self.predict(x, count, noise=noise, seed=chosen, keep_samples=False)
         columns = answer_columns(prediction, self.preparation, level)
         require_finite_columns(columns)

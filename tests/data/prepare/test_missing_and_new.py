@@ -156,6 +156,8 @@ def test_of_many_levels_the_most_frequent_are_kept() -> None:
     assert column.categories == tuple(f"n{i:04d}" for i in range(5, count))
     assert column.other
     assert f"the {MAX_CATEGORIES} most frequent of {count} levels" in said[0]
+    with pytest.raises(InvalidData, match=r"column 'c' = 1005 distinct texts.*unknown=other"):
+        fit_one(words(*names), unknown="error")
     ids, said = fit_one(words(*[f"id{i}" for i in range(2000)]))
     assert ids.features == ["c=(other)"]
     assert said[0].startswith("warning: column 'c': 2000 of 2000 levels")

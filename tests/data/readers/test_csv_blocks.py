@@ -64,7 +64,7 @@ def test_any_cells_come_back_as_python_reads_them(
             assert by_blocks(path, size) == wanted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.text(alphabet='a1," \n\r', max_size=24))
 def test_any_file_is_read_or_refused_as_by_python(
     tmp_path_factory: pytest.TempPathFactory, body: str
@@ -73,11 +73,12 @@ def test_any_file_is_read_or_refused_as_by_python(
     path = tmp_path_factory.mktemp("file") / "t.csv"
     path.write_bytes(text.encode())
     wanted = by_python(text)
-    if wanted is None:
-        with pytest.raises(InvalidData):
-            by_blocks(path, 1 << 20)
-    else:
-        assert by_blocks(path, 1 << 20) == wanted
+    for size in (5, 1 << 20):
+        if wanted is None:
+            with pytest.raises(InvalidData):
+                by_blocks(path, size)
+        else:
+            assert by_blocks(path, size) == wanted
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,17 @@ def test_any_file_is_read_or_refused_as_by_python(
 )
 def test_quotes_that_pyarrow_reads_in_another_way_never_reach_it(text: str, fast: bool) -> None:
     assert _quotes_at_edges(text.encode(), ",") is fast
+
+
+def test_a_stray_quote_hands_the_rest_to_python(tmp_path: Path) -> None:
+    rows = [f"{i},{i}" for i in range(2000)]
+    rows[700] = '5" pipe,1'
+    rows[900] = '"two\nlines",1'
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "\n".join(rows))
+    wanted = by_python(path.read_text())
+    assert wanted is not None
+    assert all(by_blocks(path, size) == wanted for size in (64, 3000, 1 << 20))
 
 
 def test_blocks_of_any_size_give_the_same_rows_and_lines(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gossamer.data.prepare.number_column import refuse_missing
 from gossamer.data.prepare.rules import Missing, TableRules, Unknown
 from gossamer.data.prepare.texts import texts_of
 from gossamer.data.prepare.values import Values
+from gossamer.errors import InvalidData
 
 RARE = 3
 """Levels of fewer training rows than this join ``other``."""
@@ -82,6 +83,13 @@ class CategoryColumn:
                 "read as one level, other" if kept else "nothing can be learnt from it, as of an id"
             )
             findings.say(f"{'' if kept else 'warning: '}column {name!r}: {what}; {done}")
+        if len(kept) > MAX_CATEGORIES and rules.unknown == "error":
+            raise InvalidData(
+                f"column {name!r}",
+                f"{len(kept)} distinct texts",
+                f"a category column has at most {MAX_CATEGORIES}",
+                "remove the column, or use unknown=other",
+            )
         if len(kept) > MAX_CATEGORIES:
             frequent = sorted(kept, key=lambda level: (-kept[level], level))[:MAX_CATEGORIES]
             what = f"the {MAX_CATEGORIES} most frequent of {len(counts)} levels are kept"

@@ -23,6 +23,7 @@ from gossamer.errors import InvalidData
 
 _DELIMITERS = ",;\t"
 _BLOCK = 1 << 23
+_SLOW_ROWS = 1 << 14
 _EDGES = frozenset(b'\r\n"')
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -53,10 +54,10 @@ class CsvFile:
         encoding = _encoding(path)
         with _stream(path) as stream:
             head, _ = _first_record(stream)
-        text = _decoded(head, encoding).removeprefix("\ufeff")
+        text = head.decode(encoding).removeprefix("\ufeff")
         delimiter = _delimiter(text.partition("\n")[0])
         try:
-            cells: list[str] = next(_reader(text, delimiter), [])
+            cells: list[str] = next(_reader(io.StringIO(text, newline=""), delimiter), [])
         except csv.Error as error:
             raise _unreadable(path, 1, error) from error
         return cls(path, tuple(cell.strip() for cell in cells), delimiter, encoding)
@@ -80,26 +81,29 @@ class CsvFile:
                 buffer = rest + more
                 end = len(buffer) if not more else _last_line_end(buffer)
                 block, rest = buffer[:end], buffer[end:]
-                if block:
-                    table = self._table(block, line)
-                    if table.num_rows:
-                        yield table
+                if not _quotes_at_edges(block, self.delimiter):
+                    # From a stray quote on only csv knows where a line ends: the rest is its own.
+                    yield from self._slow(io.BufferedReader(_Chained(buffer, stream)), line)
+                    return
+                yield from self._tables(block, line)
                 line += block.count(b"\n")
                 if not more:
                     return
 
-    def _table(self, block: bytes, line: int) -> Any:
+    def _tables(self, block: bytes, line: int) -> Iterator[Any]:
+        """The rows of a block of whole lines, as one table, or in parts by ``csv``."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if self.encoding != "utf-8":
-            block = _decoded(block, self.encoding).encode()
-        table = self._fast(block) if _quotes_at_edges(block, self.delimiter) else None
+        text = block if self.encoding == "utf-8" else block.decode(self.encoding).encode()
+        table = self._fast(text) if text else None
         if table is None:
-            return self._slow(block.decode(), line)
-        if not _may_hold_spaces(block, self.delimiter):
-            return table
-        return pa.table([pc.utf8_trim_whitespace(c) for c in table.columns], table.column_names)
+            yield from self._slow(io.BytesIO(block), line)
+        elif not _may_hold_spaces(text, self.delimiter):
+            yield table
+        else:
+            trimmed = [pc.utf8_trim_whitespace(column) for column in table.columns]
+            yield pa.table(trimmed, table.column_names)
 
     def _fast(self, block: bytes) -> Any:
         """The block as pyarrow reads it; ``None`` where it refuses."""
@@ -119,9 +123,9 @@ class CsvFile:
         except pa.ArrowInvalid:
             return None
 
-    def _slow(self, text: str, first_line: int) -> Any:
-        import pyarrow as pa
-
+    def _slow(self, stream: Any, first_line: int) -> Iterator[Any]:
+        """The rows of a stream by ``csv``, in tables of at most so many rows."""
+        text = io.TextIOWrapper(stream, encoding=self.encoding, newline="")
         rows: list[list[str]] = []
         reader = _reader(text, self.delimiter)
         line, width = first_line - 1, len(self.names)
@@ -130,12 +134,48 @@ class CsvFile:
                 line = first_line - 1 + reader.line_num
                 if any(row) or len(row) == width:
                     rows.append(_checked_row(self.path, line, row, width))
+                if len(rows) == _SLOW_ROWS:
+                    yield _as_table(rows)
+                    rows = []
         except csv.Error as error:
             raise _unreadable(self.path, line, error) from error
-        columns = list(zip(*rows, strict=True)) if rows else [()] * width
-        return pa.table(
-            [pa.array(column, pa.string()) for column in columns], [str(i) for i in range(width)]
-        )
+        finally:
+            text.detach()  # which would close the file otherwise
+        if rows:
+            yield _as_table(rows)
+
+
+class _Chained(io.RawIOBase):
+    """Bytes that were read already, then the rest of their stream.
+
+    Args:
+        first: The bytes.
+        stream: Where they came from.
+    """
+
+    def __init__(self, first: bytes, stream: BinaryIO) -> None:
+        self._parts: list[BinaryIO] = [io.BytesIO(first), stream]
+
+    def readable(self) -> bool:
+        """It can be read, and nothing else."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills a buffer; see ``io.RawIOBase``."""
+        while self._parts:
+            found = self._parts[0].read(len(buffer))
+            if found:
+                buffer[: len(found)] = found
+                return len(found)
+            self._parts.pop(0)
+        return 0
+
+
+def _as_table(rows: list[list[str]]) -> Any:
+    import pyarrow as pa
+
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return pa.table(columns, [str(i) for i in range(len(columns))])
 
 
 def _stream(path: Path) -> BinaryIO:
@@ -182,10 +222,6 @@ _UNDEFINED = (0x81, 0x8D, 0x8F, 0x90, 0x9D)
 """Bytes that mean nothing in Windows-1252."""
 
 
-def _decoded(block: bytes, encoding: str) -> str:
-    return block.decode(encoding)
-
-
 def _first_record(stream: BinaryIO) -> tuple[bytes, bytes]:
     """The first line, which goes on where a quote is open; and what was read behind it."""
     buffer = b""
@@ -203,13 +239,14 @@ def _first_record(stream: BinaryIO) -> tuple[bytes, bytes]:
 
 
 def _last_line_end(buffer: bytes) -> int:
-    """Where the last whole line of a buffer ends; 0 if there is none."""
-    end = buffer.rfind(b"\n") + 1
+    """Where the last line whose quotes are closed ends; 0 if nowhere."""
     if b'"' not in buffer:
-        return end
-    while end > 0 and buffer.count(b'"', 0, end) % 2:
-        end = buffer.rfind(b"\n", 0, end - 1) + 1
-    return end
+        return buffer.rfind(b"\n") + 1
+    letters = np.frombuffer(buffer, dtype=np.uint8)
+    ends = np.flatnonzero(letters == ord("\n"))
+    before = np.searchsorted(np.flatnonzero(letters == ord('"')), ends)
+    closed = ends[before % 2 == 0]
+    return int(closed[-1]) + 1 if closed.size else 0
 
 
 def _quotes_at_edges(block: bytes, delimiter: str) -> bool:
@@ -234,10 +271,8 @@ def _may_hold_spaces(block: bytes, delimiter: str) -> bool:
     return b'"' in block or not block.isascii() or any(bytes([s]) in block for s in spaces)
 
 
-def _reader(text: str, delimiter: str) -> Any:
-    return csv.reader(
-        io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True
-    )
+def _reader(text: io.TextIOBase, delimiter: str) -> Any:
+    return csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
 
 
 def _delimiter(line: str) -> str:

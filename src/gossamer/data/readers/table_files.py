@@ -14,7 +14,7 @@ from gossamer.data.build import RawData
 from gossamer.data.prepare.rules import DEFAULT_RULES, TableRules
 from gossamer.data.prepare.target import Task, check_target, infer_task, labels_of, raw_target
 from gossamer.data.prepare.texts import Texts, joined
-from gossamer.data.prepare.values import Values, as_integers, kind_of
+from gossamer.data.prepare.values import Values
 from gossamer.data.readers.csv_blocks import CsvFile
 from gossamer.data.split import TEST_FRACTION, hold_out_test
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
@@ -132,9 +132,8 @@ class TableFile:
         return {n: from_arrow(n, c) for n, c in zip(names, columns, strict=True)}
 
     def _drop_index(self, column: Any, first_row: int) -> None:
-        values = from_arrow("", column)
-        wanted = np.arange(first_row, first_row + len(values))
-        if kind_of("", values) != "int" or not np.array_equal(as_integers("", values), wanted):
+        cells = [str(cell) for cell in column.to_pylist()]
+        if cells != [str(row) for row in range(first_row, first_row + len(cells))]:
             _check_names(self.path, self._names, False)
         told = "the first column has no name and counts the rows; it is left out"
         if told not in self.notes:
