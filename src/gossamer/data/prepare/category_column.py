@@ -200,10 +200,9 @@ class CategoryColumn:
 
 def _counted(levels: list[str], codes: NDArray[np.int64]) -> dict[str, int]:
     """Rows of every level; spellings of true and false are one where there is nothing else."""
-    counts = dict(
-        zip(levels, np.bincount(codes[codes >= 0], minlength=len(levels)).tolist(), strict=True)
-    )
-    if len(levels) <= 2 or not {level.lower() for level in levels} <= _TRUTHS:
+    found = np.bincount(codes[codes >= 0], minlength=len(levels)).tolist()
+    counts = {level: count for level, count in zip(levels, found, strict=True) if count}
+    if len(counts) <= 2 or not {level.lower() for level in counts} <= _TRUTHS:
         return counts
     merged = {"False": 0, "True": 0}
     for level, count in counts.items():

@@ -140,6 +140,8 @@ def _days(levels: list[str], form: str) -> Days:
 
     found = pc.extract_regex(pa.array(levels, pa.string()), f"^{FORMATS[form]}{_TIME}$")
     fits = ~np.asarray(pc.is_null(found).to_numpy(zero_copy_only=False), dtype=bool)
+    if not fits.any():
+        return np.full(len(levels), np.nan)
     part = {field.name: pc.struct_field(found, field.name) for field in found.type}
 
     def number(key: str) -> NDArray[np.float64]:

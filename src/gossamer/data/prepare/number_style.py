@@ -151,13 +151,14 @@ def find_style(name: str, texts: Texts, rules: TableRules) -> NumberStyle | None
             into a category; or ``1,234`` may be either of two numbers.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     levels, codes = texts.levels
     if not levels:
         return None
     cells = pa.array(levels, pa.string())
     counts = np.bincount(codes[codes >= 0], minlength=len(levels))
-    present = [mark for mark in _MARKS if any(mark in level for level in levels)]
+    present = [mark for mark in _MARKS if as_mask(pc.match_substring(cells, mark)).any()]
     fits: dict[NumberStyle, NDArray[np.bool_]] = {}
     for style in (
         PLAIN,

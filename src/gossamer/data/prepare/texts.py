@@ -41,6 +41,7 @@ class Texts:
         self.is_category = is_category
         self._cells = cells
         self._rows: NDArray[np.int64] | None = None
+        self._levels: list[str] | None = None
         self._known: dict[object, tuple[NDArray[Any], ...]] = {}
 
     @classmethod
@@ -68,6 +69,7 @@ class Texts:
             rows = np.flatnonzero(rows)
         found = Texts(self._cells, is_category=self.is_category)
         found._rows = rows if self._rows is None else self._rows[rows]
+        found._levels = self._levels
         found._known = {key: tuple(a[rows] for a in arrays) for key, arrays in self._known.items()}
         return found
 
@@ -112,21 +114,28 @@ class Texts:
         found = pc.is_in(pc.utf8_lower(self.cells), value_set=pa.array(MISSING))
         return as_mask(pc.or_(found, pc.is_null(self.cells)))
 
-    @cached_property
+    @property
     def levels(self) -> tuple[list[str], NDArray[np.int64]]:
-        """Distinct texts in order of appearance, and each row's number among them, [N].
+        """Distinct texts, and each row's number among them, [N].
 
-        A missing cell has the number -1, and is no level.
+        A missing cell has the number -1, and is no level. Chosen rows keep the levels of the whole
+        column: some may have no row.
         """
+        (codes,) = self.read_once("levels", self._coded)
+        assert self._levels is not None
+        return self._levels, codes
+
+    def _coded(self) -> tuple[NDArray[np.int64]]:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        present = pc.if_else(
-            pa.array(self.missing), pa.scalar(None, pa.string()), joined(self.cells)
-        )
-        coded = joined(present).dictionary_encode()
-        codes = pc.fill_null(pc.cast(coded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
-        return coded.dictionary.to_pylist(), codes
+        cells = joined(self.cells)
+        if self.missing.any():
+            cells = joined(pc.if_else(pa.array(self.missing), pa.scalar(None, pa.string()), cells))
+        coded = cells.dictionary_encode()
+        self._levels = coded.dictionary.to_pylist()
+        codes = pc.fill_null(pc.cast(coded.indices, pa.int64()), -1)
+        return (codes.to_numpy(zero_copy_only=False),)
 
 
 def texts_of(name: str, values: Any) -> Texts:
