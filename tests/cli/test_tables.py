@@ -51,11 +51,11 @@ def test_what_was_done_is_said_in_the_preparation_and_the_report(messy_run: Path
         "1 of 120 rows have no target 'price' and are left out",
         "target 'price': numbers are read as $1,234.5",
         "column 'area': numbers are read as 1234,5",
-        "training cells are missing; read as the mean, with a feature that says so",
-        "levels have fewer than 3 training rows; read as one level, other",
+        "training rows): missing cells are read as the mean, with a feature that says so",
+        "levels of fewer than 3 training rows are read as one level, other",
         "column 'sold': dates as DD/MM/YYYY, read as year, month, weekday, elapsed days",
         "column 'share': numbers are read as 1234.5 %",
-        "warning: column 'id': holds a different whole number in every training row",
+        "warning: column 'id': a different whole number in every training row, as an id has",
     ):
         assert said in notes
     page = (messy_run / "report.html").read_text(encoding="utf-8")

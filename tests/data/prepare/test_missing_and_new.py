@@ -44,7 +44,7 @@ def test_missing_numbers_are_the_training_mean_with_an_indicator() -> None:
     assert np.array_equal(x[:, 1], filled[:, 1])
     assert column.features == ["c", "c (missing)"]
     assert len(said) == 1
-    assert said[0].startswith("column 'c': 2 of 40 training cells are missing; read as the mean, ")
+    assert said[0].startswith("column 'c' (2 of 40 training rows): missing cells are read as the")
     text = words(*["" if np.isnan(v) else repr(v) for v in values.tolist()])
     assert np.array_equal(column.encode(text, Findings()), x)
 
@@ -68,7 +68,7 @@ def test_missing_cells_of_a_category_are_a_level() -> None:
     column, said = fit_one(words("a", "b", None, "?", "a"))
     assert column.features == ["c=a", "c=b", "c=(missing)"]
     assert column.encode(words("", "b"), Findings()).tolist() == [[0, 0, 1], [0, 1, 0]]
-    assert said == ("column 'c': 2 of 5 training cells are missing; a level of their own",)
+    assert said == ("column 'c' (2 of 5 training rows): missing cells are a level of their own",)
     plain, _ = fit_one(words("a", "b"))
     findings = Findings()
     assert plain.encode(words(None, "b"), findings).tolist() == [[0, 0], [0, 1]]
@@ -120,9 +120,8 @@ def test_rare_levels_join_other_as_in_scikit_learn() -> None:
     findings = Findings()
     assert np.array_equal(column.encode(new, findings), coder.transform(new[:, None]))
     assert column.features == ["c=a", "c=b", "c=(other)"]
-    assert said == (
-        "column 'c': 3 of 5 levels have fewer than 3 training rows; read as one level, other",
-    )
+    (rare,) = said
+    assert rare.startswith("column 'c' (3 of 5 levels): levels of fewer than 3 training rows are")
     (said_of_new,) = findings.sentences()
     assert said_of_new.startswith("column 'c': 2 cells hold a level of fewer than 3 training rows;")
     assert said_of_new.endswith("read as other (e.g. d, never)")
@@ -155,12 +154,12 @@ def test_of_many_levels_the_most_frequent_are_kept() -> None:
     column, said = fit_one(words(*names))
     assert column.categories == tuple(f"n{i:04d}" for i in range(5, count))
     assert column.other
-    assert f"the {MAX_CATEGORIES} most frequent of {count} levels" in said[0]
+    assert f"({count} levels): the {MAX_CATEGORIES} most frequent levels are kept" in said[0]
     with pytest.raises(InvalidData, match=r"column 'c' = 1005 distinct texts.*unknown=other"):
         fit_one(words(*names), unknown="error")
     ids, said = fit_one(words(*[f"id{i}" for i in range(2000)]))
     assert ids.features == ["c=(other)"]
-    assert said[0].startswith("warning: column 'c': 2000 of 2000 levels")
+    assert said[0].startswith("warning: column 'c' (2000 of 2000 levels): no text has 3")
 
 
 def test_spellings_of_true_and_false_are_one() -> None:
@@ -196,3 +195,11 @@ def test_bad_rows_are_collected_where_they_may_be() -> None:
 def test_rules_outside_their_rule(rules: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(rules))):
         TableRules(**rules)
+
+
+def test_columns_of_which_the_same_is_told_share_a_sentence() -> None:
+    findings = Findings()
+    TableInput.fit({f"c{i}": words("1,5", "2") for i in range(8)}, np.arange(2), findings=findings)
+    assert findings.sentences() == (
+        "columns 'c0', 'c1', 'c2', 'c3', 'c4' and 3 more: numbers are read as 1234,5",
+    )

@@ -78,11 +78,12 @@ class CategoryColumn:
         rare = [level for level, count in counts.items() if count < RARE]
         if rules.unknown == "other" and len(rare) > 1 and len(rows) >= LEAST_ROWS:
             kept = {level: count for level, count in counts.items() if count >= RARE}
-            what = f"{len(rare)} of {len(counts)} levels have fewer than {RARE} training rows"
-            done = (
-                "read as one level, other" if kept else "nothing can be learnt from it, as of an id"
-            )
-            findings.say(f"{'' if kept else 'warning: '}column {name!r}: {what}; {done}")
+            what = f"levels of fewer than {RARE} training rows are read as one level, other"
+            if not kept:
+                what = (
+                    f"warning: no text has {RARE} training rows, as of an id; nothing can be learnt"
+                )
+            findings.tell(name, what, f"{len(rare)} of {len(counts)} levels")
         if len(kept) > MAX_CATEGORIES and rules.unknown == "error":
             raise InvalidData(
                 f"column {name!r}",
@@ -92,13 +93,13 @@ class CategoryColumn:
             )
         if len(kept) > MAX_CATEGORIES:
             frequent = sorted(kept, key=lambda level: (-kept[level], level))[:MAX_CATEGORIES]
-            what = f"the {MAX_CATEGORIES} most frequent of {len(counts)} levels are kept"
-            findings.say(f"column {name!r}: {what}, the others are read as one level, other")
+            what = f"the {MAX_CATEGORIES} most frequent levels are kept, the others read as other"
+            findings.tell(name, what, f"{len(counts)} levels")
             kept = {level: kept[level] for level in frequent}
         gaps = int((codes < 0).sum())
         if gaps:
-            share = f"{gaps} of {len(rows)} training cells are missing"
-            findings.say(f"column {name!r}: {share}; a level of their own")
+            share = f"{gaps} of {len(rows)} training rows"
+            findings.tell(name, "missing cells are a level of their own", share)
         return cls(
             name,
             tuple(sorted(kept)),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gossamer.data.prepare.date_format import FORMATS, Days
 from gossamer.data.prepare.findings import Findings
-from gossamer.data.prepare.number_column import refuse_missing, treat_missing
+from gossamer.data.prepare.number_column import MEAN_TOLD, refuse_missing, treat_missing
 from gossamer.data.prepare.rules import Missing, TableRules
 from gossamer.data.prepare.target import standardisation
 from gossamer.data.prepare.values import Recognised, Values, read_days
@@ -95,10 +95,9 @@ class DateColumn:
         if present.size:
             year, elapsed = standardisation(_calendar(present)[0]), standardisation(present - first)
         told = "year, month, weekday, elapsed days" + (", time of day" if clock else "")
-        findings.say(f"column {name!r}: dates as {found.form}, read as {told}")
+        findings.tell(name, f"dates as {found.form}, read as {told}")
         if count:
-            share = f"{count} of {len(rows)} training cells are missing"
-            findings.say(f"column {name!r}: {share}; read as the mean, with a feature that says so")
+            findings.tell(name, MEAN_TOLD, f"{count} of {len(rows)} training rows")
         return cls(name, found.form, first, year, elapsed, clock, count > 0, rules.missing)
 
     def encode(self, values: Values, findings: Findings) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gossamer.errors import InvalidData
 
 _EXAMPLES = 3
+_COLUMNS = 5
 
 
 class Findings:
@@ -42,6 +43,7 @@ class Findings:
         self.first_row = 0
         self.bad: dict[int, str] = {}
         self._said: list[str] = []
+        self._told: dict[str, list[str]] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._examples: dict[tuple[str, str], list[str]] = {}
 
@@ -98,9 +100,24 @@ class Findings:
         if sentence not in self._said:
             self._said.append(sentence)
 
+    def tell(self, column: str, what: str, detail: str = "") -> None:
+        """What is done to a column; columns of which the same is told share a sentence.
+
+        Args:
+            column: Its name.
+            what: What is done; it may begin with ``"warning: "``.
+            detail: What is of this column alone.
+        """
+        self._told.setdefault(what, []).append(f"{column!r}" + (f" ({detail})" if detail else ""))
+
     def sentences(self) -> tuple[str, ...]:
         """The remarks, one sentence each."""
         said = list(self._said)
+        for what, columns in self._told.items():
+            more = f" and {len(columns) - _COLUMNS} more" if len(columns) > _COLUMNS else ""
+            names = f"column{'s' * (len(columns) > 1)} {', '.join(columns[:_COLUMNS])}{more}"
+            warning = "warning: " * what.startswith("warning: ")
+            said.append(f"{warning}{names}: {what.removeprefix('warning: ')}")
         for (column, what), count in self._counts.items():
             shown = self._examples[column, what]
             where = f"column {column!r}: " if column else ""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossamer.data.prepare.category_column import CategoryColumn
+from gossamer.data.prepare.findings import Findings
 from gossamer.data.prepare.number_column import NumberColumn
 from gossamer.data.prepare.table_input import Column, TableInput
 
@@ -20,7 +21,6 @@ SAME = 0.9999
 """Correlation above which a column is taken for the target under another name."""
 # Fewer rows are in order, or all different, by chance.
 _LEAST_ROWS = 20
-_SHOWN = 5
 
 
 def leak_notes(inputs: TableInput, x: Tensor, y: Tensor, target: str) -> tuple[str, ...]:
@@ -34,26 +34,23 @@ def leak_notes(inputs: TableInput, x: Tensor, y: Tensor, target: str) -> tuple[s
     """
     if len(x) < _LEAST_ROWS:
         return ()
-    notes, constant = [], []
+    told = Findings()
     order = np.argsort(y.numpy(), kind="stable") if y.ndim == 1 else None
     for column, features in _by_column(inputs, x):
         if (features == features[0]).all():
-            constant.append(column.name)
+            told.tell(column.name, "constant in the training part, and so of no use")
             continue
         same = None if order is None else _same_as_target(column, features, y.numpy(), order)
         if same is not None:
             way = "leave it out if it is the target under another name"
-            notes.append(f"warning: column {column.name!r}: {same} the target {target!r}; {way}")
+            told.tell(column.name, f"warning: {same} the target {target!r}; {way}")
         elif column.dtype == "int" and len(np.unique(features[:, 0])) == len(features):
-            told = "holds a different whole number in every training row, as an id does"
-            notes.append(f"warning: column {column.name!r}: {told}; leave it out if it is one")
-    if constant:
-        shown = ", ".join(map(repr, constant[:_SHOWN]))
-        more = f" and {len(constant) - _SHOWN} more" if len(constant) > _SHOWN else ""
-        notes.append(f"constant in the training part, and so of no use: column {shown}{more}")
+            way = "leave it out if it is one"
+            different = "a different whole number in every training row, as an id has"
+            told.tell(column.name, f"warning: {different}; {way}")
     if y.ndim == 1 and y.is_floating_point() and bool((y == y[0]).all()):
-        notes.append(f"warning: the target {target!r} is constant in the training part")
-    return tuple(notes)
+        told.say(f"warning: the target {target!r} is constant in the training part")
+    return told.sentences()
 
 
 def _by_column(inputs: TableInput, x: Tensor) -> Iterator[tuple[Column, NDArray[np.float32]]]:

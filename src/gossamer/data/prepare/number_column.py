@@ -15,6 +15,7 @@ from gossamer.data.prepare.target import standardisation
 from gossamer.data.prepare.values import FILL, Recognised, Values, read_numbers
 from gossamer.errors import InvalidData
 
+MEAN_TOLD = "missing cells are read as the mean, with a feature that says so"
 _REFUSED = {
     "error": FILL,
     "drop": "fill it or remove the row: in training such rows were left out",
@@ -84,10 +85,9 @@ class NumberColumn:
         count = int(holes.sum())
         if count:
             present = present[~holes]
-            share = f"{count} of {len(rows)} training cells are missing"
-            findings.say(f"column {name!r}: {share}; read as the mean, with a feature that says so")
+            findings.tell(name, MEAN_TOLD, f"{count} of {len(rows)} training rows")
         if found.style != PLAIN:
-            findings.say(f"column {name!r}: numbers are read as {found.style.sample}")
+            findings.tell(name, f"numbers are read as {found.style.sample}")
         mean, scale = standardisation(present) if present.size else (0.0, 1.0)
         kind: Literal["int", "float"] = "int" if found.kind == "int" else "float"
         return cls(name, kind, mean, scale, count > 0, rules.missing, found.style.sample)

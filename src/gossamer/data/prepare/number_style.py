@@ -86,16 +86,31 @@ class NumberStyle:
 
         if self == PLAIN:
             try:
-                numbers = _to_numpy(pc.cast(texts.cells, pa.float64()))
+                return self._cast(texts)
             except pa.ArrowInvalid:
-                pass
-            else:
-                holes = np.isnan(numbers)
-                return numbers, holes & ~texts.missing if holes.any() else holes
+                pass  # a missing cell, or one that is no number
         fits = as_mask(self.matches(texts.cells)) & ~texts.missing
         body = pc.if_else(pa.array(fits), joined(self._bare(texts.cells)), None)
         numbers = _to_numpy(pc.cast(self._plain(body), pa.float64()))
         return numbers, ~fits & ~texts.missing
+
+    def is_all_of(self, texts: Texts) -> bool:
+        """Whether every cell is a number as pyarrow reads it, in the plain style: a quick look."""
+        import pyarrow as pa
+
+        try:
+            return not np.isnan(texts.read_once(self, lambda: self._cast(texts))[0]).any()
+        except pa.ArrowInvalid:
+            return False
+
+    def _cast(self, texts: Texts) -> tuple[Numbers, NDArray[np.bool_]]:
+        """Plain numbers as pyarrow reads them, which raises for a cell that is none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        numbers = _to_numpy(pc.cast(texts.cells, pa.float64()))
+        holes = np.isnan(numbers)
+        return numbers, holes & ~texts.missing if holes.any() else holes
 
     def matches(self, cells: Any) -> Any:
         """Which cells of an arrow array are numbers of this style, as an arrow array."""

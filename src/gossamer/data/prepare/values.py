@@ -64,10 +64,7 @@ def recognise(name: str, values: Values, rules: TableRules = DEFAULT_RULES) -> R
     texts = texts_of(name, values)
     if texts.is_category:
         return Recognised("str")
-    numbers, bad = PLAIN.read(texts)
-    if np.isnan(numbers).all() and not bad.any():  # nothing but missing cells
-        return Recognised("str")
-    style = PLAIN if not bad.any() else find_style(name, texts, rules)
+    style = PLAIN if PLAIN.is_all_of(texts) else find_style(name, texts, rules)
     if style is not None:
         numbers, _ = style.read(texts)
         return Recognised("int" if whole_numbers(texts, style, numbers) else "float", style)
