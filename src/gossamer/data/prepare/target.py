@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossamer.data.prepare.number_style import PLAIN
-from gossamer.data.prepare.rules import TableRules
-from gossamer.data.prepare.values import (
-    Values,
-    as_integers,
-    as_numbers,
-    as_texts,
-    kind_of,
-    missing_in,
-    recognise,
-)
+from gossamer.data.prepare.values import as_integers, as_numbers, as_texts, kind_of
 from gossamer.errors import InvalidData, InvalidValue
 
 Task = Literal["classification", "regression"]
@@ -61,52 +51,6 @@ def infer_task(name: str, y: NDArray[Any], *, images: bool) -> tuple[Task, str]:
             return "classification", f"task classification, {why}"
         return "regression", f"task regression, {why}"
     return "regression", f"task regression, inferred: {name!r} holds decimal numbers"
-
-
-class RawTarget(NamedTuple):
-    """A target column of a table as an array.
-
-    Attributes:
-        values: Numbers, or an object array of ``str``, [N]. A row without a target holds that of
-            another row, so that rows keep their numbers, and belongs to no part.
-        rows: Numbers of the rows that have a target.
-        notes: What was done, one sentence each.
-    """
-
-    values: NDArray[Any]
-    rows: NDArray[np.int64]
-    notes: tuple[str, ...]
-
-
-def raw_target(name: str, column: Values, rules: TableRules) -> RawTarget:
-    """Takes the target out of a table: rows without one are told, money and per cent are numbers.
-
-    Args:
-        name: The target's name.
-        column: The column, [N].
-        rules: What was told of ambiguous cells.
-    """
-    missing = missing_in(name, column)
-    rows = np.flatnonzero(~missing)
-    notes: list[str] = []
-    if not rows.size:
-        raise InvalidData(f"target {name!r}", None, "is missing in every row", "check the column")
-    if missing.any():
-        lost = int(missing.sum())
-        notes.append(f"{lost} of {len(missing)} rows have no target {name!r} and are left out")
-    found = recognise(name, column, rules)
-    if isinstance(column, np.ndarray):
-        values = column.copy()
-    elif found.kind in ("int", "float"):
-        if found.style != PLAIN:
-            notes.append(f"target {name!r}: numbers are read as {found.style.sample}")
-        values = found.style.read(column)[0].copy()
-    else:
-        values = np.asarray(column)
-    values[missing] = values[rows[0]]
-    if found.kind == "int" and values.dtype.kind == "f" and np.abs(values).max() < 2**53:
-        values = values.astype(np.int64)
-    return RawTarget(values, rows, tuple(notes))
 
 
 def labels_of(name: str, y: NDArray[Any]) -> NDArray[Any]:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossamer.data.build import RawData
+from gossamer.data.prepare.raw_target import raw_target
 from gossamer.data.prepare.rules import DEFAULT_RULES, TableRules
-from gossamer.data.prepare.target import Task, check_target, infer_task, labels_of, raw_target
+from gossamer.data.prepare.target import Task, check_target, infer_task, labels_of
 from gossamer.data.prepare.texts import Texts, joined
 from gossamer.data.prepare.values import Values
 from gossamer.data.readers.csv_blocks import CsvFile
