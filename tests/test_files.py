@@ -104,3 +104,27 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         files.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_file_written_in_pieces_is_there_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+
+    def write_a_part() -> None:
+        with files.written_whole(path) as file:
+            file.write(b"new")
+            raise ValueError("late")
+
+    with pytest.raises(ValueError, match="late"):
+        write_a_part()
+    assert path.read_text() == "old"
+    with files.written_whole(path) as file:
+        file.write(b"new")
+        file.write(b"er")
+        assert path.read_text() == "old"
+    assert path.read_text() == "newer"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
+    link = tmp_path / "link.csv"
+    link.symlink_to(path)
+    with pytest.raises(CheckpointError, match="symbolic link"), files.written_whole(link):
+        pass

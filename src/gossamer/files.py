@@ -16,10 +16,11 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from gossamer.errors import CheckpointError
 
@@ -121,6 +122,31 @@ def write_whole(path: Path, content: bytes) -> None:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write piece by piece, which takes its name when all of it is there.
+
+    Raises:
+        CheckpointError: There is a link in its place, which would be lost.
+        OSError: It cannot be written; the old file is untouched, as after any other error.
+    """
+    if path.is_symlink():
+        raise is_a_link(path)
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    try:
+        temporary.unlink(missing_ok=True)  # of a process of this number that was killed
+        descriptor = open_unlinked(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 

@@ -12,7 +12,7 @@ import torch
 
 from gossamer import predict
 from gossamer.data import Preparation
-from gossamer.data.prepare import Column, TableInput, ValueTarget
+from gossamer.data.prepare import NumberColumn, TableInput, ValueTarget
 from gossamer.prediction import RealPrediction
 from gossamer.prediction.table import answer_columns
 from gossamer.train import load_run
@@ -162,9 +162,18 @@ def test_answers_equal_those_of_the_library(
     assert [row["mean"] for row in rows] == pytest.approx(mean.tolist(), rel=1e-12)
 
 
+def test_frames_are_answered_like_their_files(house_run: Path) -> None:
+    import pyarrow as pa
+
+    new = houses(5, seed=3)
+    columns = {name: np.array(values, dtype=object) for name, values in new.items()}
+    posterior = load_run(house_run).posterior
+    assert posterior.predict_table(pa.table(new)) == posterior.predict_table(columns)
+
+
 def test_several_targets_get_a_column_each() -> None:
     target = ValueTarget("y", (10.0, 100.0), (2.0, 3.0), vector=True)
-    preparation = Preparation(TableInput((Column("x", "float"),)), target)
+    preparation = Preparation(TableInput((NumberColumn("x", "float"),)), target)
     ones = torch.ones(4, 5, 2)
     prediction = RealPrediction(ones[0], ones[0], ones[0], ones, ones)
     columns = answer_columns(prediction, preparation)
@@ -180,12 +189,8 @@ def test_several_targets_get_a_column_each() -> None:
     ("change", "said"),
     [
         (lambda c: c.pop("width"), "column 'width' is missing"),
-        (lambda c: c.update(weight=c["width"]), "column 'weight' was not there in training"),
-        (lambda c: c.update(width=["nan"] * 3), "column 'width', row 0: is missing"),
-        (lambda c: c.update(width=["1", "", "2"]), "column 'width', row 1: is missing"),
         (lambda c: c.update(width=["1", "2", "inf"]), "column 'width', row 2 = inf: must be"),
         (lambda c: c.update(width=["1", "x", "2"]), "column 'width', row 1 = x: is not a number"),
-        (lambda c: c.update(colour=["red", "red", "pink"]), "= pink: is a category that"),
     ],
 )
 def test_a_mismatch_is_refused_by_name_and_nothing_is_written(
@@ -201,6 +206,84 @@ def test_a_mismatch_is_refused_by_name_and_nothing_is_written(
     write_csv(tmp_path / "new.csv", new)
     assert said in gossamer("predict", flower_run, "new.csv", "--out", "answers.csv").error
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.update(weight=c["width"]), "column 'weight' was not there in training and is"),
+        (lambda c: c["width"].__setitem__(2, ""), "column 'width': 1 cells are missing, though"),
+        (lambda c: c["colour"].__setitem__(2, "pink"), "training never saw; no level is set"),
+    ],
+)
+def test_what_can_be_answered_is_answered_with_a_remark(
+    gossamer: Callable[..., Any],
+    flower_run: Path,
+    tmp_path: Path,
+    change: Callable[[dict[str, list[Any]]], object],
+    said: str,
+) -> None:
+    new = flowers(3, seed=4)
+    plain = gossamer("predict", flower_run, write_csv(tmp_path / "plain.csv", new), "--json")
+    change(new)
+    answer = gossamer("predict", flower_run, write_csv(tmp_path / "new.csv", new), "--json")
+    assert answer.code == 0
+    assert said in answer.err
+    assert [said in one for one in answer.json["remarks"]] == [True]
+    assert answer.json["rows"][0] == plain.json["rows"][0]
+    assert plain.json["remarks"] == []
+
+
+def test_bad_rows_stop_are_skipped_or_get_no_answer(
+    gossamer: Callable[..., Any], flower_run: Path, tmp_path: Path
+) -> None:
+    new = flowers(6, seed=4)
+    good = gossamer("predict", flower_run, write_csv(tmp_path / "good.csv", new), "--json").json
+    new["width"][1], new["height"][4] = "wide", "inf"
+    bad = write_csv(tmp_path / "bad.csv", new)
+    words = ("predict", flower_run, bad)
+    assert "column 'height', row 4 = inf: must be finite" in gossamer(*words).error
+    assert "must be one of: error, skip" in gossamer(*words, "--on-bad-row", "leave").error
+
+    skipped = gossamer(*words, "--json", "--on-bad-row", "skip")
+    kept = (0, 2, 3, 5)
+    assert skipped.json["rows"] == [{"row": row, **good["rows"][row]} for row in kept]
+    said = "2 rows with a cell that cannot be read are left out (e.g. row 1, row 4)"
+    assert said in skipped.json["remarks"]
+
+    assert gossamer(*words, "--on-bad-row", "abstain", "--out", "answers.csv").code == 0
+    rows = read_csv(tmp_path / "answers.csv")
+    assert [row["reason"] for row in rows] == [
+        "",
+        "column 'width', row 1 = wide: is not a number",
+        "",
+        "",
+        "column 'height', row 4 = inf: must be finite",
+        "",
+    ]
+    assert {value for key, value in rows[1].items() if key != "reason"} == {""}
+    assert [row["label"] for row in rows][5] == good["rows"][5]["label"]
+
+
+def test_batches_give_the_bits_of_the_whole_file(
+    gossamer: Callable[..., Any],
+    flower_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = write_csv(tmp_path / "new.csv", flowers(700, seed=7))
+    whole = gossamer("predict", flower_run, file, "--out", "whole.csv")
+    monkeypatch.setattr("gossamer.cli.predict._BATCH_ROWS", 256)
+    parts = gossamer("predict", flower_run, file, "--out", "parts.csv")
+    assert whole.code == parts.code == 0
+    assert (tmp_path / "whole.csv").read_bytes() == (tmp_path / "parts.csv").read_bytes()
+    assert gossamer("predict", flower_run, file).out == (tmp_path / "parts.csv").read_text()
+    new = flowers(700, seed=7)
+    new["width"][600] = "wide"
+    write_csv(file, new)
+    said = gossamer("predict", flower_run, file, "--out", "late.csv").error
+    assert "column 'width', row 600 = wide" in said
+    assert not (tmp_path / "late.csv").exists()
 
 
 def test_nothing_is_overwritten_without_force(

@@ -8,12 +8,12 @@ import torch
 
 from gossamer.data import DataSet, Preparation, Rows
 from gossamer.data.prepare.image_input import ImageInput
-from gossamer.data.prepare.table_input import Column, TableInput
+from gossamer.data.prepare.table_input import CategoryColumn, NumberColumn, TableInput
 from gossamer.data.prepare.target import ClassTarget, ValueTarget
 from gossamer.errors import InvalidData
 
 CLASSES = Preparation(
-    TableInput((Column("age", "int"), Column("sex", "str", categories=("f", "m")))),
+    TableInput((NumberColumn("age", "int"), CategoryColumn("sex", ("f", "m")))),
     ClassTarget("y", ("0", "1", "2"), ("a", "b", "c")),
 )
 VALUES = Preparation(CLASSES.inputs, ValueTarget("y", (0.0,), (1.0,), vector=False))

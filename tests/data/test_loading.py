@@ -29,9 +29,9 @@ def test_unknown_names_list_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="data set = mnits"):
         load_ood("mnits", None, load("digits").preparation)
     (tmp_path / "a.xlsx").touch()
-    with pytest.raises(InvalidData, match=r"must be .npz, .csv or .parquet"):
+    with pytest.raises(InvalidData, match=r"must be .npz, .csv, .tsv,"):
         load(tmp_path / "a.xlsx")
-    with pytest.raises(InvalidData, match=r"must be .npz, .csv or .parquet"):
+    with pytest.raises(InvalidData, match=r"must be .npz, .csv, .tsv,"):
         load_inputs(tmp_path / "a.xlsx")
 
 
@@ -44,14 +44,14 @@ def test_uci_set_by_name_and_variable(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_settings_that_do_not_suit(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match=r"target = y: is for .csv"):
+    with pytest.raises(InvalidValue, match=r"target = y: is for tables"):
         load("digits", target="y")
     with pytest.raises(InvalidValue, match="task = regression: digits is for classification"):
         load("digits", task="regression")
     with pytest.raises(InvalidValue, match="split = 1: digits has one split"):
         load("digits", split=1)
     uci(tmp_path / "a.npz")
-    with pytest.raises(InvalidValue, match=r"target = y: is for .csv"):
+    with pytest.raises(InvalidValue, match=r"target = y: is for tables"):
         load(tmp_path / "a.npz", target="y")
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InvalidValue, match="split = 2"):

@@ -16,7 +16,7 @@ from torch import nn
 import gossamer as gs
 from cases.zoo import BACKENDS, MODELS, ids, mlp
 from gossamer.data import Preparation
-from gossamer.data.prepare import ClassTarget, Column, TableInput, ValueTarget
+from gossamer.data.prepare import ClassTarget, NumberColumn, TableInput, ValueTarget
 from gossamer.errors import CheckpointError, InvalidData, InvalidValue, NonFinite
 from gossamer.likelihoods import Gaussian
 from gossamer.models import build_model
@@ -231,7 +231,7 @@ def test_weights_that_are_not_finite_do_not_answer(saved):
 
 
 def test_tables_come_with_names_units_and_intervals(tmp_path):
-    columns = tuple(Column(f"x{i}", "float") for i in range(6))
+    columns = tuple(NumberColumn(f"x{i}", "float") for i in range(6))
     names = Preparation(TableInput(columns), ClassTarget("kind", ("0", "1", "2"), ("a", "b", "c")))
     posterior = posterior_of(named())
     posterior.preparation, posterior.about = names, {"model": MODEL, "num_samples": 3, "seed": 5}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gossamer as gs
 from gossamer.cli.main import main
 from gossamer.data import Preparation
-from gossamer.data.prepare import Column, TableInput, ValueTarget
+from gossamer.data.prepare import NumberColumn, TableInput, ValueTarget
 from gossamer.errors import NonFinite
 from gossamer.likelihoods import Gaussian
 from gossamer.models import build_model
@@ -141,7 +141,7 @@ def test_what_members_differ_by_is_asked_too() -> None:
 def test_tables_are_finite_in_original_units() -> None:
     posterior = real(5.0)
     target = ValueTarget("y", (0.0,), (1e308,), vector=False)
-    posterior.preparation = Preparation(TableInput((Column("x", "float"),)), target)
+    posterior.preparation = Preparation(TableInput((NumberColumn("x", "float"),)), target)
     with pytest.raises(NonFinite, match=r"mean of row 0 = inf.*original units"):
         posterior.predict_table({"x": torch.zeros(1).numpy()})
 

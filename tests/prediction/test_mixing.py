@@ -15,7 +15,7 @@ from torch import nn
 
 import gossamer as gs
 from gossamer.data import Preparation
-from gossamer.data.prepare import ClassTarget, Column, TableInput
+from gossamer.data.prepare import ClassTarget, NumberColumn, TableInput
 from gossamer.errors import CheckpointError, InvalidValue
 from gossamer.likelihoods import Gaussian
 from gossamer.models import build_model
@@ -284,7 +284,7 @@ def test_threads_get_the_bits_of_one(kind: str) -> None:
 
 
 def test_tables() -> None:
-    columns = tuple(Column(str(n), "number", 0.0, 1.0) for n in range(6))
+    columns = tuple(NumberColumn(str(n), "float", 0.0, 1.0) for n in range(6))
     both = mixture([plain(0), plain(1)])
     both.preparation = Preparation(
         TableInput(columns), ClassTarget("y", ("0", "1", "2"), ("a", "b", "c"))

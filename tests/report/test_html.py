@@ -310,3 +310,14 @@ def test_bad_arguments(make_run, only, tmp_path):
     with pytest.raises(CheckpointError, match="is not a folder"):
         write_report([run, tmp_path / "nowhere"], tmp_path / "x.html")
     assert not (tmp_path / "x.html").exists()
+
+
+def test_what_was_done_to_columns_is_said_once_and_escaped(make_run, only, tmp_path):
+    only("nll")
+    folders = [make_run("one", seed=0), make_run("two", seed=1)]
+    for folder in folders:
+        notes = ["column '<b>': dates as YYYY-MM-DD", f"only in {folder.name}"]
+        (folder / "preparation.json").write_text(json.dumps({"notes": notes}))
+    html = write_report(folders, tmp_path / "x.html").read_text(encoding="utf-8")
+    assert html.count("column &#x27;&lt;b&gt;&#x27;: dates as YYYY-MM-DD") == 1
+    assert all(html.count(f"<li>only in {name}</li>") == 1 for name in ("one", "two"))

@@ -156,3 +156,13 @@ def test_several_runs_get_distinct_names_and_are_read_once(make_run, monkeypatch
     assert read_run(".").name == "c"
     with pytest.raises(InvalidValue, match="at least one run"):
         read_runs([])
+
+
+def test_notes_of_the_data_are_those_of_the_preparation(make_run):
+    folder = make_run("run")
+    assert read_run(folder).data_notes == ()
+    (folder / "preparation.json").write_text('{"notes": ["column \'a\': x", "b"]}')
+    assert read_run(folder).data_notes == ("column 'a': x", "b")
+    (folder / "preparation.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"preparation\.json"):
+        read_run(folder)

@@ -27,7 +27,7 @@ def add_data(parser: Parser) -> None:
     get.add_argument("--mirror", metavar="URL", help="another address with the same files")
     set_run(get, run_get)
     show = add_command(parts, "show", "load a data set and say what is in it")
-    show.add_argument("name", metavar="NAME", help="a name, or a .npz, .csv or .parquet file")
+    show.add_argument("name", metavar="NAME", help="a name, a .npz file or a table")
     add_data_dir(show)
     show.add_argument("--target", metavar="COLUMN", help="the column to predict, of a table")
     show.add_argument("--task", help="classification or regression; the data decide if not given")
@@ -46,7 +46,7 @@ def run_list(args: argparse.Namespace, output: Output) -> int:
         console.print(table, markup=False)
         console.print(
             "\nYour own: --data FILE, a .npz with x_train, y_train, x_test, y_test, "
-            "or a .csv or .parquet with --target COLUMN",
+            "or a table (.csv, .tsv, .gz of either, .parquet) with --target COLUMN",
             style="dim",
         )
 

@@ -1,4 +1,8 @@
-"""``gossamer predict``: a run's answers for the rows of a file, with their uncertainty."""
+"""``gossamer predict``: a run's answers for the rows of a file, with their uncertainty.
+
+The file is read, answered and written in batches, so memory does not grow with its rows. A batch is
+a whole number of the blocks in which a posterior predicts: answers are the bits of the whole file.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import argparse
 import csv
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +19,31 @@ from rich.console import Console
 from gossamer.cli import settings
 from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, add_device, set_run
-from gossamer.data import load_inputs
+from gossamer.data import Findings, input_batches
 from gossamer.errors import InvalidValue
-from gossamer.files import write_whole
-from gossamer.prediction.table import LEVEL, Columns
+from gossamer.files import written_whole
+from gossamer.prediction.passes import ROW_BLOCK
+from gossamer.prediction.posterior import Posterior
+from gossamer.prediction.table import LEVEL
 from gossamer.train import load_run
 
 _SHOWN_ROWS, _SHOWN_COLUMNS = 20, 12
+_BATCH_ROWS = 16 * ROW_BLOCK
+_TOLD_ROWS = 5
+
+Answers = dict[str, list[Any]]
+"""Columns of answers, one value per row; ``None`` where a row has none."""
+
+_BAD_ROWS = ("error", "skip", "abstain")
 
 _EPILOG = f"""\
 The file is prepared as the run's training data were; its columns are matched by name, in any order.
 Classes: label, prob_<name>, entropy, mutual_information and energy (nats). Numbers, in the target's
 own units: mean, std, epistemic, aleatoric, and lower and upper of the {LEVEL:.0%} interval.
 Without --out the answers are shown on a terminal, or written as csv where stdout is none.
+A row is bad where a cell cannot be read: a text in a column of numbers, say. --on-bad-row error
+stops there, skip leaves the row out and adds a column row (from 0), abstain answers with empty
+cells and adds a column reason.
 """
 
 
@@ -34,11 +51,19 @@ def add_predict(parser: Parser) -> None:
     """Give the command its options."""
     parser.epilog = _EPILOG
     parser.add_argument("path", metavar="RUN", help="run folder")
-    parser.add_argument("file", metavar="FILE", help=".csv, .parquet, or .npz with x_test, x or X")
+    parser.add_argument(
+        "file", metavar="FILE", help="a table (docs/tables.md), or .npz with x_test, x or X"
+    )
     parser.add_argument("--out", metavar="FILE.csv", help="write the answers here")
     parser.add_argument("--force", action="store_true", help="replace --out if it exists")
     parser.add_argument(
         "--num-samples", metavar="N", help="posterior samples (default: as the run was told)"
+    )
+    parser.add_argument(
+        "--on-bad-row",
+        metavar="RULE",
+        default="error",
+        help="error, skip or abstain: a row with a cell that cannot be read (default error)",
     )
     add_device(parser)
     set_run(parser, run)
@@ -48,28 +73,76 @@ def run(args: argparse.Namespace, output: Output) -> int:
     """Predict and write, print or draw the answers."""
     out = None if args.out is None else Path(args.out)
     _check_out(out, args)
+    if args.on_bad_row not in _BAD_ROWS:
+        rule = f"must be one of: {', '.join(_BAD_ROWS)}"
+        raise InvalidValue("on-bad-row", args.on_bad_row, rule)
     loaded = load_run(args.path, device=args.device)
     if loaded.notice is not None:
         output.say(loaded.notice)
     given = [] if args.num_samples is None else [f"num_samples={args.num_samples}"]
     config = settings.apply(loaded.config, given)
-    columns = loaded.posterior.predict_table(
-        load_inputs(args.file), config.num_samples, seed=config.seed
-    )
-    count = len(next(iter(columns.values())))
-    about: dict[str, Any] = {"run": args.path, "file": args.file, "count": count}
+    findings = Findings(strict=args.on_bad_row == "error")
+    batches = _answers(loaded.posterior, args, config.num_samples, config.seed, findings)
+    about: dict[str, Any] = {"run": args.path, "file": args.file}
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, _as_csv(columns).encode())
-        about["out"] = str(out)
+        count = _write(out, batches)
+        about |= {"count": count, "remarks": list(findings.sentences()), "out": str(out)}
+        _say(findings, output)
         output.result(about, lambda console: _tell(console, f"{count} answers: {out}"))
     elif output.as_json or sys.stdout.isatty():
-        names = list(columns)
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        output.result({**about, "rows": rows}, lambda console: _draw(columns, console))
+        most = None if output.as_json else _SHOWN_ROWS
+        columns, count = _gathered(batches, most)
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        about |= {"count": count, "remarks": list(findings.sentences()), "rows": rows}
+        _say(findings, output)
+        output.result(about, lambda console: _draw(columns, count, console))
     else:
-        sys.stdout.write(_as_csv(columns))
+        for number, columns in enumerate(batches):
+            sys.stdout.write(_as_csv(columns, names=number == 0))
+        _say(findings, output)
     return 0
+
+
+def _answers(
+    posterior: Posterior,
+    args: argparse.Namespace,
+    num_samples: int,
+    seed: int,
+    findings: Findings,
+) -> Iterator[Answers]:
+    """The answers of every batch of the file."""
+    first = 0
+    for raw in input_batches(args.file, _BATCH_ROWS, findings):
+        findings.begin(first)
+        found = posterior.predict_table(raw, num_samples, seed=seed, findings=findings)
+        columns: Answers = {name: list(values) for name, values in found.items()}
+        count = len(next(iter(columns.values())))
+        if args.on_bad_row == "abstain":
+            columns = _abstained(columns, findings.bad, count)
+        elif args.on_bad_row == "skip":
+            columns = _skipped(columns, findings.bad, first, count)
+        if findings.bad:
+            done = "left out" if args.on_bad_row == "skip" else "without an answer"
+            some = tuple(str(first + row) for row in sorted(findings.bad)[:_TOLD_ROWS])
+            what = f"rows with a cell that cannot be read are {done}"
+            findings.remark("", what, len(findings.bad), tuple(f"row {row}" for row in some))
+        first += count
+        yield columns
+
+
+def _abstained(columns: Answers, bad: dict[int, str], count: int) -> Answers:
+    """Answers with empty cells in bad rows, and the reason for them."""
+    for values in columns.values():
+        for row in bad:
+            values[row] = None
+    return {**columns, "reason": [bad.get(row, "") for row in range(count)]}
+
+
+def _skipped(columns: Answers, bad: dict[int, str], first: int, count: int) -> Answers:
+    """Answers without bad rows, and which rows of the file they are for."""
+    kept = [row for row in range(count) if row not in bad]
+    chosen = {name: [values[row] for row in kept] for name, values in columns.items()}
+    return {"row": [first + row for row in kept], **chosen}
 
 
 def _check_out(out: Path | None, args: argparse.Namespace) -> None:
@@ -83,28 +156,65 @@ def _check_out(out: Path | None, args: argparse.Namespace) -> None:
         raise InvalidValue("out", str(out), "is the file to predict for", "give another name")
 
 
-def _as_csv(columns: Columns) -> str:
+def _write(out: Path, batches: Iterator[Answers]) -> int:
+    """Writes the answers as they come; the file is there when all of them are."""
+    # The first batch before the folder is made: most mistakes are in its columns.
+    ready = next(batches, None)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with written_whole(out) as file:
+        while ready is not None:
+            file.write(_as_csv(ready, names=count == 0).encode())
+            count += len(next(iter(ready.values())))
+            ready = next(batches, None)
+    return count
+
+
+def _gathered(batches: Iterator[Answers], most: int | None) -> tuple[Answers, int]:
+    """The first answers, at most so many, and how many there are in all."""
+    kept: Answers = {}
+    count = 0
+    for columns in batches:
+        for name, values in columns.items():
+            room = None if most is None else most - count
+            kept.setdefault(name, []).extend(values if room is None else values[: max(room, 0)])
+        count += len(next(iter(columns.values())))
+    return kept, count
+
+
+def _as_csv(columns: Answers, *, names: bool) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    if names:
+        writer.writerow(columns)
     for row in zip(*columns.values(), strict=True):
-        # Nine digits give a float32 back exactly.
-        writer.writerow([v if isinstance(v, str) else f"{v:.9g}" for v in row])
+        writer.writerow([_cell(value) for value in row])
     return text.getvalue()
 
 
-def _draw(columns: Columns, console: Console) -> None:
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    # Nine digits give a float32 back exactly.
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _draw(columns: Answers, count: int, console: Console) -> None:
     names = list(columns)
     if len(names) > _SHOWN_COLUMNS:  # many classes: the label and the uncertainty say most
         names = [name for name in names if not name.startswith("prob_")]
-    table = plain_table("row", *names, right=("row", *(n for n in names if n != "label")))
-    count = len(columns[names[0]])
-    for row in range(min(count, _SHOWN_ROWS)):
-        cells = [columns[name][row] for name in names]
-        table.add_row(str(row), *(c if isinstance(c, str) else f"{c:.4g}" for c in cells))
+    words = {"label", "reason"}
+    table = plain_table("row", *names, right=("row", *(n for n in names if n not in words)))
+    for row, cells in enumerate(zip(*(columns[name] for name in names), strict=True)):
+        table.add_row(str(row), *(f"{c:.4g}" if isinstance(c, float) else _cell(c) for c in cells))
     console.print(table, markup=False)
     if count > _SHOWN_ROWS:
         _tell(console, f"… {count - _SHOWN_ROWS} more rows; all of them with --out FILE.csv")
+
+
+def _say(findings: Findings, output: Output) -> None:
+    for sentence in findings.sentences():
+        output.say(sentence)
 
 
 def _tell(console: Console, text: str) -> None:

@@ -22,9 +22,11 @@ from gossamer.train.quality import DEFAULT, QUALITIES, settled, with_quality
 INTERRUPTED = 130
 
 _FLAGS: dict[str, tuple[str, str]] = {
-    "data": ("NAME|FILE", "a name of gossamer data list, or a .npz, .csv or .parquet file"),
-    "target": ("COLUMN", "the column to predict, of a .csv or .parquet file"),
+    "data": ("NAME|FILE", "a name of gossamer data list, a .npz file or a table (docs/tables.md)"),
+    "target": ("COLUMN", "the column to predict, of a table"),
     "task": ("TASK", "classification or regression; the data decide if not given"),
+    "missing": ("RULE", "of a table's missing cells: mean, error or drop"),
+    "unknown": ("RULE", "of levels that training never saw: other or error"),
     "data-dir": ("DIR", "folder where data sets lie that are not embedded"),
     "model": ("NAME", "the network"),
     "method": ("NAME", "see gossamer methods; decided by --quality if not given"),
@@ -58,7 +60,7 @@ SHIFT_HELP = (
     "rotation, noise, blur, contrast, or all that fit; may be repeated"
 )
 
-_OF_CHOICE = ("data", "data_dir", "target", "task", "split", "model")
+_OF_CHOICE = ("data", "data_dir", "target", "task", "day_first", "decimal", "split", "model")
 """Settings by which a quality chooses its method: what the data and the network are."""
 
 _EPILOG = """\

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from gossamer.data.batching import batches, row_batches
 from gossamer.data.dataset import DataSet, Rows
-from gossamer.data.loading import from_arrays, load, load_inputs, load_ood, task_of
+from gossamer.data.loading import (
+    from_arrays,
+    input_batches,
+    load,
+    load_inputs,
+    load_ood,
+    task_of,
+)
 from gossamer.data.prepare.augment import crop_flip
+from gossamer.data.prepare.findings import Findings
 from gossamer.data.prepare.preparation import Preparation
+from gossamer.data.prepare.rules import TableRules
 from gossamer.data.readers import synthetic
+from gossamer.data.readers.frames import columns_of
 from gossamer.data.readers.remote import download
 from gossamer.data.registry import Description, describe, names
 from gossamer.data.shift import SEVERITIES, SHIFTS, InputScale, choose_shifts, shifted
@@ -22,15 +32,19 @@ __all__ = [
     "SHIFTS",
     "DataSet",
     "Description",
+    "Findings",
     "InputScale",
     "Preparation",
     "Rows",
+    "TableRules",
     "batches",
     "choose_shifts",
+    "columns_of",
     "crop_flip",
     "describe",
     "download",
     "from_arrays",
+    "input_batches",
     "load",
     "load_inputs",
     "load_ood",

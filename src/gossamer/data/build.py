@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from gossamer.data.dataset import DataSet, Rows
-from gossamer.data.prepare.preparation import fit_preparation
-from gossamer.data.prepare.table_input import Columns
+from gossamer.data.prepare.findings import Findings
+from gossamer.data.prepare.leaks import leak_notes
+from gossamer.data.prepare.preparation import Preparation, fit_preparation
+from gossamer.data.prepare.rules import DEFAULT_RULES, TableRules
+from gossamer.data.prepare.table_input import Columns, TableInput, by_name, complete_rows
 from gossamer.data.prepare.target import Task, check_target, infer_task, labels_of
 from gossamer.data.split import RowNumbers, Split, cut_validation, shuffle_train
 from gossamer.errors import InvalidData
@@ -75,11 +78,12 @@ def build_dataset(
     validation_fraction: float = 0.1,
     seed: int = 0,
     limit_train: int | None = None,
+    rules: TableRules = DEFAULT_RULES,
 ) -> DataSet:
     """Makes a DataSet.
 
-    The validation part is cut from the training part with the seed; then scales are fitted to what
-    is left of the training part, and to nothing else.
+    The validation part is cut from the training part with the seed; then scales and levels are
+    fitted to what is left of the training part, and to nothing else.
 
     Args:
         raw: What the reader found.
@@ -88,6 +92,7 @@ def build_dataset(
             leaves the part out; not used where the set brings its own validation part.
         seed: Decides which rows validate, and which ones train under ``limit_train``.
         limit_train: At most this many training examples.
+        rules: For tables: what is done to cells that are missing, new or ambiguous.
     """
     chosen, why = chosen_task(raw, task)
     notes = (*raw.notes, *why)
@@ -97,7 +102,17 @@ def build_dataset(
         check_target(shown, raw.y[start : start + length], chosen)
 
     split = _split(raw, chosen, validation_fraction, seed, limit_train)
+    test = raw.test
     labelled = raw.train if raw.validation is None else np.concatenate([raw.train, raw.validation])
+    if rules.missing == "drop" and _is_table(raw.x):
+        whole = complete_rows(by_name(raw.x))
+        used = np.concatenate([rows for rows in (*split, test) if rows is not None])
+        split = Split(*(_kept(raw.name, rows, whole) for rows in split))
+        test, labelled = _kept(raw.name, test, whole), labelled[whole[labelled]]
+        lost = int((~whole[used]).sum())
+        if lost:
+            notes += (f"{lost} of {len(used)} rows have missing cells and are left out",)
+    told = Findings()
     preparation = fit_preparation(
         raw.x,
         raw.y,
@@ -108,6 +123,8 @@ def build_dataset(
         label_names=raw.label_names if chosen == "classification" else None,
         divisor=raw.divisor,
         normalise=raw.normalise,
+        rules=rules,
+        findings=told,
     )
     y = torch.cat(
         [
@@ -117,21 +134,51 @@ def build_dataset(
     )
 
     # Part by part, so that of a large image set only one float32 copy is ever made.
-    def part(rows: RowNumbers, weight: NDArray[np.float64] | None = None) -> Rows:
-        x = preparation.prepare(_rows_of(raw.x, rows))
+    def part(
+        rows: RowNumbers, findings: Findings, weight: NDArray[np.float64] | None = None
+    ) -> Rows:
+        x = preparation.prepare(_rows_of(raw.x, rows), findings)
         return Rows(x, y[rows], None if weight is None else torch.from_numpy(weight[rows]).float())
 
     cut_weight = raw.weight if raw.validation is None else None
+    # What there is to say of the training part was said when it was fitted.
+    train, held = part(split.train, Findings(), raw.weight), Findings()
+    validation = None if split.validation is None else part(split.validation, held, cut_weight)
+    tested = None if test is None else part(test, held)
+    notes += told.sentences()
+    notes += tuple(f"validation and test: {sentence}" for sentence in held.sentences())
+    notes += _leaks(preparation, train)
     return DataSet(
         raw.name,
         chosen,
-        part(split.train, raw.weight),
-        preparation,
-        None if split.validation is None else part(split.validation, cut_weight),
-        None if raw.test is None else part(raw.test),
+        train,
+        replace(preparation, notes=notes),
+        validation,
+        tested,
         raw.augment,
         notes,
     )
+
+
+def _leaks(preparation: Preparation, train: Rows) -> tuple[str, ...]:
+    if not isinstance(preparation.inputs, TableInput):
+        return ()
+    return leak_notes(preparation.inputs, train.x, train.y, preparation.target_name)
+
+
+def _is_table(x: Columns | NDArray[Any]) -> bool:
+    return not isinstance(x, np.ndarray) or x.ndim == 2
+
+
+def _kept(name: str, rows: RowNumbers | None, whole: NDArray[np.bool_]) -> Any:
+    if rows is None:
+        return None
+    kept = rows[whole[rows]]
+    if len(kept) == 0:
+        raise InvalidData(
+            f"a part of {name}", None, "has a missing cell in every row", "use missing=mean"
+        )
+    return kept
 
 
 def _split(raw: RawData, task: Task, fraction: float, seed: int, limit_train: int | None) -> Split:

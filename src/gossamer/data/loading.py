@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from torch import Tensor
 
 from gossamer.data.build import RawData, build_dataset, chosen_task
 from gossamer.data.dataset import DataSet
+from gossamer.data.prepare.findings import Findings
 from gossamer.data.prepare.preparation import Preparation
+from gossamer.data.prepare.rules import DEFAULT_RULES, TableRules
 from gossamer.data.prepare.target import Task, check_task
+from gossamer.data.prepare.values import Values as Column
 from gossamer.data.readers.arrays import read_array_inputs, read_arrays
 from gossamer.data.readers.parts import (
     Inputs,
@@ -24,13 +28,12 @@ from gossamer.data.readers.parts import (
     raw_inputs,
     raw_values,
 )
-from gossamer.data.readers.table_files import read_columns, read_table
+from gossamer.data.readers.table_files import TABLES, TableFile, is_table, read_columns, read_table
 from gossamer.data.registry import SOURCES, DataDir, names
 from gossamer.data.split import refuse_split
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
-_TABLES = (".csv", ".parquet")
-_FILES = (".npz", *_TABLES)
+_FILES = f".npz, {', '.join(TABLES[:-1])} or {TABLES[-1]}"
 
 
 def load(
@@ -43,14 +46,16 @@ def load(
     seed: int = 0,
     limit_train: int | None = None,
     split: int = 0,
+    rules: TableRules = DEFAULT_RULES,
 ) -> DataSet:
     """Loads a data set.
 
     Args:
-        name_or_path: A name of :func:`names`, or a ``.npz``, ``.csv`` or ``.parquet`` file.
+        name_or_path: A name of :func:`names`, or a file: ``.npz``, or a table (``.csv``, ``.tsv``,
+            either as ``.gz``, or ``.parquet``).
         data_dir: Folder (or several, joined by the system's path separator) where named sets lie;
             the environment variable ``GOSSAMER_DATA`` is searched after it.
-        target: Target column of a ``.csv`` or ``.parquet`` file.
+        target: Target column of a table.
         task: ``"classification"`` or ``"regression"``; inferred for files if ``None``, see
             ``DataSet.notes``.
         validation_fraction: Share of validation among training and validation, in [0, 1); 0 leaves
@@ -59,12 +64,17 @@ def load(
             never moves.
         limit_train: At most this many training examples.
         split: Which of the standard splits of a UCI set, or which draw of a simulated one.
+        rules: Of a table: what is done to cells that are missing, new or ambiguous.
     """
     check_task(task)
     text = os.fspath(name_or_path)
-    read = _read_named if text in SOURCES else _read_file
+    if text in SOURCES:
+        raw = _read_named(text, data_dir, target, task, split)
+    else:
+        raw = _read_file(text, target, task, split, rules)
     return build_dataset(
-        read(text, data_dir, target, task, split),
+        raw,
+        rules=rules,
         task=task,
         validation_fraction=validation_fraction,
         seed=seed,
@@ -79,6 +89,7 @@ def task_of(
     target: str | None = None,
     task: Task | None = None,
     split: int = 0,
+    rules: TableRules = DEFAULT_RULES,
 ) -> Task:
     """The task that ``load`` would give a set: told, known by its name, or inferred from its file.
 
@@ -92,7 +103,7 @@ def task_of(
     text = os.fspath(name_or_path)
     if task is not None or text in SOURCES:
         return task or SOURCES[text].about.task
-    return chosen_task(_read_file(text, data_dir, target, task, split))[0]
+    return chosen_task(_read_file(text, target, task, split, rules))[0]
 
 
 def from_arrays(
@@ -109,14 +120,15 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
     target: str = "y",
+    rules: TableRules = DEFAULT_RULES,
 ) -> DataSet:
     """Makes a data set of values in memory, prepared as those of a file are.
 
-    Scales come from the training rows alone, whatever their weights.
+    Scales and levels come from the training rows alone, whatever their weights.
 
     Args:
         x: Raw inputs to train on: an array [N, D], images, or columns by name (a mapping or a data
-            frame), of which texts become categories.
+            frame of pandas, polars or arrow), of which texts become categories or dates.
         y: Raw targets: labels [N], or numbers [N] or [N, D].
         task: ``"classification"`` or ``"regression"``; inferred if ``None``, see ``DataSet.notes``.
         validation_fraction: Share of the rows that validates, in [0, 1); 0 leaves the part out. Not
@@ -130,6 +142,7 @@ def from_arrays(
         seed: Decides which rows validate, and the order of the others.
         name: What messages call the set.
         target: What messages and answers call the target.
+        rules: Of a table: what is done to cells that are missing, new or ambiguous.
 
     Example:
         >>> import numpy as np
@@ -148,21 +161,38 @@ def from_arrays(
         task=task,
         target=target,
     )
-    return build_dataset(raw, validation_fraction=validation_fraction, seed=seed)
+    return build_dataset(raw, validation_fraction=validation_fraction, seed=seed, rules=rules)
 
 
-def load_inputs(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]] | NDArray[Any]:
+def load_inputs(path: str | os.PathLike[str]) -> dict[str, Column] | NDArray[Any]:
     """Reads raw inputs to predict on, as ``Preparation.prepare`` takes them.
 
     Args:
-        path: A ``.csv`` or ``.parquet`` file (columns by name), or an ``.npz`` file with
-            ``x_test``, ``x`` or ``X``.
+        path: A table (columns by name), or an ``.npz`` file with ``x_test``, ``x`` or ``X``.
     """
-    text = os.fspath(path)
-    file = _supported(text)
-    if file is None:
-        raise InvalidData("file", text, "must be .npz, .csv or .parquet", "check the path")
-    return read_columns(file) if file.suffix.lower() in _TABLES else read_array_inputs(file)
+    file = _supported(os.fspath(path))
+    return read_columns(file) if is_table(file) else read_array_inputs(file)
+
+
+def input_batches(
+    path: str | os.PathLike[str], rows: int, findings: Findings | None = None
+) -> Iterator[dict[str, Column] | NDArray[Any]]:
+    """Reads raw inputs to predict on in batches: a table never lies in memory as a whole.
+
+    Args:
+        path: As for :func:`load_inputs`; an ``.npz`` file is one batch.
+        rows: Rows of a batch; the last may have fewer.
+        findings: Is told what was inferred of the file: its encoding, a column that is left out.
+    """
+    file = _supported(os.fspath(path))
+    if not is_table(file):
+        yield read_array_inputs(file)
+        return
+    table, told = TableFile(file), findings or Findings()
+    for batch in table.batches(rows):
+        for note in table.notes:
+            told.say(note)
+        yield batch
 
 
 def load_ood(
@@ -188,12 +218,13 @@ def load_ood(
         InvalidData: Where the inputs have another size than the run's.
     """
     text = os.fspath(name_or_path)
+    # Remarks go nowhere: foreign inputs are meant to be strange.
     if text in SOURCES:
-        inputs = preparation.prepare(SOURCES[text].read_test(data_dir))
-    elif _supported(text) is None:
+        inputs = preparation.prepare(SOURCES[text].read_test(data_dir), Findings())
+    elif not _is_supported(Path(text)):
         raise UnknownName("data set", text, names())
     else:
-        inputs = preparation.prepare(load_inputs(text))
+        inputs = preparation.prepare(load_inputs(text), Findings())
     if len(inputs) <= limit:
         return inputs
     return inputs[torch.linspace(0, len(inputs) - 1, limit).long()]
@@ -204,9 +235,7 @@ def _read_named(
 ) -> RawData:
     source = SOURCES[name]
     if target is not None:
-        raise InvalidValue(
-            "target", target, f"is for .csv and .parquet files; {name} has its own", "leave it out"
-        )
+        raise InvalidValue("target", target, f"is for tables; {name} has its own", "leave it out")
     if task not in (None, source.about.task):
         raise InvalidValue(
             "task", task, f"{name} is for {source.about.task}", "leave it out, or give its file"
@@ -214,22 +243,28 @@ def _read_named(
     return source.read(data_dir, split)
 
 
-def _read_file(text: str, _: DataDir, target: str | None, task: Task | None, split: int) -> RawData:
-    path = _supported(text)
-    if path is None:
-        if Path(text).exists():
-            raise InvalidData("file", text, "must be .npz, .csv or .parquet", "or give a name")
+def _read_file(
+    text: str, target: str | None, task: Task | None, split: int, rules: TableRules
+) -> RawData:
+    path = Path(text).expanduser()
+    if not _is_supported(path):
+        if path.exists():
+            raise InvalidData("file", text, f"must be {_FILES}", "or give a name")
         raise UnknownName("data set", text, names())
-    if path.suffix.lower() in _TABLES:
+    if is_table(path):
         refuse_split(split, path.name)
-        return read_table(path, target=target, task=task)
+        return read_table(path, target=target, task=task, rules=rules)
     if target is not None:
-        raise InvalidValue(
-            "target", target, "is for .csv and .parquet files; .npz has y_train", "leave it out"
-        )
+        raise InvalidValue("target", target, "is for tables; .npz has y_train", "leave it out")
     return read_arrays(path, task=task, split=split)
 
 
-def _supported(text: str) -> Path | None:
+def _supported(text: str) -> Path:
     path = Path(text).expanduser()
-    return path if path.suffix.lower() in _FILES else None
+    if not _is_supported(path):
+        raise InvalidData("file", text, f"must be {_FILES}", "check the path")
+    return path
+
+
+def _is_supported(path: Path) -> bool:
+    return is_table(path) or path.suffix.lower() == ".npz"

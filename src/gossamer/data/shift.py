@@ -58,11 +58,7 @@ class InputScale:
         """The scale of a data set; nothing but its training part is looked at."""
         inputs = dataset.preparation.inputs
         if not isinstance(inputs, ImageInput):
-            numbers = [
-                float(column.categories is None)
-                for column in inputs.columns
-                for _ in column.features
-            ]
+            numbers = [float(known) for column in inputs.columns for known in column.measured]
             return cls(torch.tensor(numbers), torch.zeros(()))
         if inputs.mean is not None and inputs.std is not None:
             black = -torch.tensor(inputs.mean) / torch.tensor(inputs.std)
@@ -219,8 +215,8 @@ def _misfit(name: str, preparation: Preparation) -> str | None:
     inputs = preparation.inputs
     if inputs.kind not in SHIFTS[name].kinds:
         return f"is for {' and '.join(f'{kind}s' for kind in SHIFTS[name].kinds)}, this is a table"
-    if not isinstance(inputs, ImageInput) and all(c.categories for c in inputs.columns):
-        return "needs a column of numbers, all of this table hold categories"
+    if not isinstance(inputs, ImageInput) and not any(any(c.measured) for c in inputs.columns):
+        return "needs a column of numbers, all of this table hold categories or dates"
     return None
 
 

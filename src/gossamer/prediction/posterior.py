@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gossamer.data import Preparation
+from gossamer.data import Findings, Preparation, columns_of
+from gossamer.data.prepare import Columns as RawColumns
+from gossamer.data.readers.frames import is_frame
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 from gossamer.likelihoods import Categorical, Likelihood
 from gossamer.nn import Noise, summary
@@ -284,22 +286,24 @@ class Posterior:
 
     def predict_table(
         self,
-        rows: Mapping[str, NDArray[Any]] | NDArray[Any] | Tensor,
+        rows: RawColumns | NDArray[Any] | Tensor,
         num_samples: int | None = None,
         *,
         noise: Noise = "weight",
         seed: int | None = None,
         level: float = LEVEL,
+        findings: Findings | None = None,
     ) -> Columns:
         """Answers for raw rows as columns: label names, or original units with an interval.
 
         Args:
             rows: As ``gossamer.data.load_inputs`` gives them: columns by name, in any order, or an
-                array.
+                array; or a data frame of pandas, polars or arrow.
             num_samples: As in ``predict``; what ``about`` says, or 5, if ``None``.
             noise: As in ``predict``.
             seed: As in ``predict``; what ``about`` says, or 0, if ``None``.
             level: Mass of the interval from ``lower`` to ``upper``.
+            findings: Is told what was noticed of the rows, see ``Preparation.prepare``.
 
         Returns:
             See ``gossamer.prediction.table.answer_columns``.
@@ -316,7 +320,8 @@ class Posterior:
             )
         count = self.about.get("num_samples", 5) if num_samples is None else num_samples
         chosen = self.about.get("seed", 0) if seed is None else seed
-        x = self.preparation.prepare(rows).to(self.device)
+        table = columns_of(rows, "rows") if is_frame(rows) else rows
+        x = self.preparation.prepare(table, findings).to(self.device)
         prediction = self.predict(x, count, noise=noise, seed=chosen, keep_samples=False)
         columns = answer_columns(prediction, self.preparation, level)
         require_finite_columns(columns)

@@ -169,6 +169,8 @@ def _setup(runs: Sequence[RunResult]) -> str:
     cards = [f"<h3>Settings</h3>{config}", f"<h3>Environment</h3>{environment}"]
     if len(runs) > 1 or runs[0].notes:
         cards.insert(0, f"<h3>Runs</h3>{tables.every_run(runs)}")
+    if any(run.data_notes for run in runs):
+        cards.insert(0, f"<h3>Data</h3>{tables.data_notes(runs)}")
     return f'<div class="stack">{"".join(map(_card_of, cards))}</div>'
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from gossamer.errors import CheckpointError, InvalidValue
 
 _RECORD = "record.jsonl"
+_PREPARATION = "preparation.json"
 _FILES = ("config.json", "environment.json", "metrics.json", "curves.json")
 
 
@@ -29,6 +30,7 @@ class RunResult:
         swaps: The ``swap`` records, one a step, in order.
         curves: ``curves.json``, or empty.
         notes: What was missing or skipped, in words.
+        data_notes: What was inferred of the data and done to columns, as ``preparation.json`` says.
     """
 
     name: str
@@ -40,6 +42,7 @@ class RunResult:
     swaps: list[dict[str, Any]] = field(default_factory=list)
     curves: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    data_notes: tuple[str, ...] = ()
 
     @property
     def method(self) -> str | None:
@@ -129,6 +132,7 @@ def read_run(path: str | os.PathLike[str]) -> RunResult:
         swaps=_latest(records, kind="swap", key="step"),
         curves=tables.get("curves.json", {}),
         notes=tuple(notes),
+        data_notes=_data_notes(folder),
     )
 
 
@@ -166,6 +170,13 @@ def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _data_notes(folder: Path) -> tuple[str, ...]:
+    """The notes of the preparation; runs of earlier versions have none."""
+    path = folder / _PREPARATION
+    notes = _read_table(path).get("notes") if path.is_file() else None
+    return tuple(map(str, notes)) if isinstance(notes, list) else ()
 
 
 def _tail(folder: Path, depth: int) -> str:

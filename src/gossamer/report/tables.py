@@ -164,6 +164,12 @@ def shift(rows: Sequence[ComparisonRow], groups: Sequence[Group]) -> str:
     return html
 
 
+def data_notes(runs: Sequence[RunResult]) -> str:
+    """What was inferred of the data and done to their columns, each sentence once."""
+    notes = dict.fromkeys(note for run in runs for note in run.data_notes)
+    return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
+
+
 def every_run(runs: Sequence[RunResult]) -> str:
     """The main metrics of each run alone, and what was missing in its folder."""
     numeric = [

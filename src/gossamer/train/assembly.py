@@ -129,6 +129,7 @@ def load_dataset(config: RunConfig) -> DataSet:
         seed=config.seed,
         limit_train=config.limit_train,
         split=config.split,
+        rules=config.table_rules,
     )
 
 

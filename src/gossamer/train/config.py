@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from gossamer.data import TableRules
 from gossamer.errors import InvalidValue, UnknownName
 from gossamer.settings import Within, check, hints_of, parse, parse_json
 from gossamer.train.examples import DEFAULT_BATCH
@@ -23,10 +24,17 @@ class RunConfig:
     """The settings of one run; immutable and valid once made.
 
     Attributes:
-        data: A registered data set, or a file (``.npz``, ``.csv``, ``.parquet``).
+        data: A registered data set, or a file (``.npz``, or a table: ``.csv``, ``.tsv``, either as
+            ``.gz``, ``.parquet``).
         data_dir: Where data sets lie that are not embedded.
         target: The column to predict, for a table.
         task: ``"classification"`` or ``"regression"``; ``None`` lets the data decide.
+        missing: Of a table's missing cells: ``"mean"`` (with a feature that says so; a level of its
+            own in categories), ``"error"``, or ``"drop"`` for their rows.
+        unknown: Of a level that training never saw: ``"other"`` or ``"error"``.
+        day_first: How ``03/04/2024`` reads where its column does not tell; ``None`` refuses it.
+        decimal: How ``1,234`` reads where its column does not tell: ``"point"`` is 1234,
+            ``"comma"`` 1.234; ``None`` refuses it.
         split: Which of the standard splits, for a data set that brings several.
         model: A name of :mod:`gossamer.models`.
         model_options: Arguments of the model.
@@ -73,6 +81,10 @@ class RunConfig:
     data_dir: str | None = None
     target: str | None = None
     task: Literal["classification", "regression"] | None = None
+    missing: Literal["mean", "error", "drop"] = "mean"
+    unknown: Literal["other", "error"] = "other"
+    day_first: bool | None = None
+    decimal: Literal["point", "comma"] | None = None
     split: Annotated[int, Within(0)] = 0
     model: str = "mlp"
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -107,6 +119,16 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name, hint in hints_of(RunConfig).items():
             object.__setattr__(self, name, check(name, getattr(self, name), hint))
+
+    @property
+    def table_rules(self) -> TableRules:
+        """How a table is read."""
+        return TableRules(
+            missing=self.missing,
+            unknown=self.unknown,
+            day_first=self.day_first,
+            decimal=self.decimal,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """All settings as JSON values, in the order of the fields."""

@@ -105,6 +105,7 @@ def _method_of(config: RunConfig) -> tuple[str, dict[str, Any]]:
         target=config.target,
         task=config.task,
         split=config.split,
+        rules=config.table_rules,
     )
     return METHODS[task]
 

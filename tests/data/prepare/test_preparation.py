@@ -9,14 +9,16 @@ import pytest
 import torch
 
 from gossamer.data import Preparation
+from gossamer.data.prepare.category_column import CategoryColumn
 from gossamer.data.prepare.image_input import ImageInput
+from gossamer.data.prepare.number_column import NumberColumn
 from gossamer.data.prepare.preparation import fit_preparation
-from gossamer.data.prepare.table_input import Column, TableInput
+from gossamer.data.prepare.table_input import TableInput
 from gossamer.data.prepare.target import ClassTarget, ValueTarget
 from gossamer.errors import InvalidData
 
 TABLE = Preparation(
-    TableInput((Column("a", "float", 0.1, 1 / 3), Column("b", "str", categories=("x", "y")))),
+    TableInput((NumberColumn("a", "float", 0.1, 1 / 3), CategoryColumn("b", ("x", "y")))),
     ValueTarget("price", (10.0,), (4.0,), vector=False),
 )
 IMAGES = Preparation(

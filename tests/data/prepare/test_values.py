@@ -24,6 +24,12 @@ def text(*cells: str | None) -> np.ndarray:
         (text("1_000", "2_000"), "str"),
         (np.array(["a", "b"]), "str"),
         (text("", ""), "str"),
+        (text("03", "04"), "int"),
+        (text("A03", "04"), "str"),
+        (text("1,5", "2,25", "3,0"), "float"),
+        (text("$464,645", "$1,200"), "int"),
+        (text("2024-01-05", "", "2024-02-29"), "date"),
+        (np.array(["2020-01-01"], dtype="datetime64[D]"), "date"),
     ],
 )
 def test_kind_of(values: np.ndarray, kind: str) -> None:
@@ -37,14 +43,24 @@ def test_a_typing_error_is_not_a_category() -> None:
         kind_of("age", text(*cells))
 
 
-def test_decimal_commas_are_refused_by_name() -> None:
-    with pytest.raises(InvalidData, match=r"column 'price', row 0 = 1,5.*decimals with a point"):
-        kind_of("price", text("1,5", "2,25", "3,0"))
+def test_a_typing_error_is_not_a_category_of_dates_or_money_either() -> None:
+    days = [f"2024-01-{d:02d}" for d in range(1, 31)]
+    days[4] = "2024-01-55"
+    with pytest.raises(InvalidData, match=r"row 4 = 2024-01-55: is not a date, though 90%"):
+        kind_of("sold", text(*days))
+    money = [f"${i},000" for i in range(1, 31)]
+    money[3] = "ask"
+    with pytest.raises(InvalidData, match=r"row 3 = ask: is not a number.*read like \$1,234"):
+        kind_of("price", text(*money))
+
+
+def test_mostly_missing_text_is_a_category() -> None:
+    assert kind_of("note", text(*[""] * 30, "wet", "dry")) == "str"
 
 
 def test_foreign_dtype_is_refused() -> None:
-    with pytest.raises(InvalidData, match=r"column 'when'.*datetime64"):
-        kind_of("when", np.array(["2020-01-01"], dtype="datetime64[D]"))
+    with pytest.raises(InvalidData, match=r"column 'when'.*timedelta64"):
+        kind_of("when", np.array([3], dtype="timedelta64[D]"))
 
 
 def test_numbers_are_read_exactly() -> None:

@@ -109,7 +109,7 @@ def spoiled(shape: tuple[int, ...], place: tuple[int, ...], value: float) -> np.
         ({"y_train": np.full(40, -1) * np.arange(40) % 4 - 1}, "a label must be 0 or more"),
         ({"y_test": np.zeros(12)}, "y_test = float64 .*must match y_train"),
         ({"y_test": np.zeros((12, 1), dtype=int)}, "y_test = int64 .*must match y_train"),
-        ({"x_train": spoiled((40, 3), (5, 2), np.nan)}, "column 'x_train: x2', row 5: is missing"),
+        ({"x_train": spoiled((40, 3), (5, 2), np.inf)}, "column 'x_train: x2', row 5 = inf: must"),
         ({"x_test": spoiled((12, 3), (4, 0), np.inf)}, "column 'x_test: x0', row 4 = inf"),
         ({"x_train": np.zeros(40)}, r"x_train = shape \(40,\): must be"),
         ({"x_train": np.zeros((0, 3)), "y_train": np.zeros(0)}, "at least one row"),
@@ -195,7 +195,7 @@ def test_uci_splits(tmp_path: Path) -> None:
         ({"test_idx": np.full((4, 2), 30)}, r"test_idx = 30\.\.30: must hold row numbers"),
         ({"test_idx": np.zeros((4, 2))}, "test_idx = float64"),
         ({"test_idx": np.zeros((3, 2), dtype=int)}, "as many splits"),
-        ({"X": spoiled((30, 2), (3, 1), np.nan)}, "column 'X: x1', row 3: is missing"),
+        ({"X": spoiled((30, 2), (3, 1), -np.inf)}, "column 'X: x1', row 3 = -inf: must be"),
         ({"y": np.zeros(29)}, "y = shape .*as many rows as X: 30"),
     ],
 )

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-import builtins
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from gossamer.data import load, load_inputs
+from gossamer.data import TableRules, load, load_inputs
 from gossamer.data.readers.table_files import read_columns
-from gossamer.errors import InvalidData, InvalidValue, MissingDependency, UnknownName
+from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
 
 def write(folder: Path, text: str, name: str = "t.csv") -> Path:
@@ -112,31 +112,48 @@ def test_files_that_are_no_table(tmp_path: Path, text: str, said: str) -> None:
         read_columns(write(tmp_path, text))
 
 
-def test_wrong_encoding_and_missing_file(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_bytes("naïve,b\n1,2\n".encode("latin-1"))
-    with pytest.raises(InvalidData, match=r"not a readable .csv file in UTF-8"):
-        read_columns(path)
+def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match="does not exist"):
         load(tmp_path / "none.csv", target="a")
 
 
-@pytest.mark.parametrize(
-    ("cell", "said"),
-    [
-        ("", "row 7: is missing"),
-        ("nan", "row 7: is missing"),
-        ("inf", "row 7 = inf: must be finite"),
-    ],
-)
-def test_bad_cells_name_column_and_row(tmp_path: Path, cell: str, said: str) -> None:
+def test_bad_cells_name_column_and_row(tmp_path: Path) -> None:
+    rows = [f"{i},{i}.5" for i in range(30)]
+    rows[7] = "inf,7.5"
+    with pytest.raises(InvalidData, match="column 'a', row 7 = inf: must be finite"):
+        load(write(tmp_path, "a,y\n" + "\n".join(rows)), target="y")
+    rows[7] = "7,inf"
+    with pytest.raises(InvalidData, match="column 'y', row 7 = inf: must be finite"):
+        load(write(tmp_path, "a,y\n" + "\n".join(rows)), target="y", task="regression")
+
+
+@pytest.mark.parametrize("cell", ["", "nan", "?", "NA"])
+def test_missing_cells_are_refused_where_it_is_asked(tmp_path: Path, cell: str) -> None:
     rows = [f"{i},{i}.5" for i in range(30)]
     rows[7] = f"{cell},7.5"
-    with pytest.raises(InvalidData, match=f"column 'a', {said}"):
-        load(write(tmp_path, "a,y\n" + "\n".join(rows)), target="y")
-    rows[7] = f"7,{cell}"
-    with pytest.raises(InvalidData, match=f"column 'y', {said}"):
-        load(write(tmp_path, "a,y\n" + "\n".join(rows)), target="y", task="regression")
+    with pytest.raises(InvalidData, match="column 'a', row 7: is missing"):
+        load(
+            write(tmp_path, "a,y\n" + "\n".join(rows)),
+            target="y",
+            rules=TableRules(missing="error"),
+        )
+
+
+def test_rows_without_a_target_are_left_out_with_a_remark(tmp_path: Path) -> None:
+    rows = [f"{i},{i}.5" for i in range(40)]
+    rows[3], rows[9] = "3,", "9,NA"
+    data = load(write(tmp_path, "a,y\n" + "\n".join(rows)), target="y")
+    assert data.num_train + len(data.x_val) + len(data.x_test) == 38
+    assert "2 of 40 rows have no target 'y' and are left out" in data.notes
+    kept = [row for i, row in enumerate(rows) if i not in (3, 9)]
+    same = load(write(tmp_path, "a,y\n" + "\n".join(kept), "kept.csv"), target="y")
+    assert same.preparation == data.preparation
+    rows[20] = "inf,1.5"
+    with pytest.raises(InvalidData, match="column 'a', row 20 = inf"):
+        load(write(tmp_path, "a,y\n" + "\n".join(rows), "bad.csv"), target="y")
+    assert torch.equal(same.x_test, data.x_test)
+    with pytest.raises(InvalidData, match="target 'y': is missing in every row"):
+        load(write(tmp_path, "a,y\n1,\n2,\n3,\n"), target="y")
 
 
 def parquet(folder: Path, columns: dict[str, Any]) -> Path:
@@ -152,7 +169,7 @@ def test_parquet_agrees_with_csv(tmp_path: Path) -> None:
     import pyarrow as pa
 
     columns = read_columns(flowers(tmp_path))
-    petal = columns["petal"].astype(float)
+    petal = np.asarray(columns["petal"]).astype(float)
     colour = pa.array(columns["colour"].tolist()).dictionary_encode()
     path = parquet(tmp_path, {"petal": petal, "colour": colour, "kind": columns["kind"].tolist()})
     one, two = load(path, target="kind"), load(tmp_path / "t.csv", target="kind")
@@ -190,20 +207,4 @@ def test_parquet_faults(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(InvalidData, match=r"not a readable .parquet"):
-        read_columns(path)
-
-
-def test_parquet_without_pyarrow_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = parquet(tmp_path, {"a": [1]})
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependency, match=r"gossamer\[parquet\]"):
         read_columns(path)

@@ -6,8 +6,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -15,8 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gossamer.data.prepare.findings import Findings
 from gossamer.data.prepare.image_input import ImageInput
-from gossamer.data.prepare.table_input import Columns, TableInput
+from gossamer.data.prepare.rules import DEFAULT_RULES, TableRules
+from gossamer.data.prepare.table_input import Columns, TableInput, by_name
 from gossamer.data.prepare.target import ClassTarget, Target, Task, ValueTarget, target_from_json
 from gossamer.errors import InvalidData
 
@@ -32,10 +33,13 @@ class Preparation:
     Attributes:
         inputs: What is done to images or to a table.
         target: What is done to labels or to measured values.
+        notes: What was inferred or done when it was fitted, one sentence each; for readers, no part
+            of what makes two preparations equal.
     """
 
     inputs: ImageInput | TableInput
     target: Target
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def kind(self) -> Literal["image", "table"]:
@@ -67,12 +71,16 @@ class Preparation:
         """What people call each class; ``None`` for regression."""
         return list(self.target.names) if isinstance(self.target, ClassTarget) else None
 
-    def prepare(self, raw: Mapping[str, NDArray[Any]] | NDArray[Any] | Tensor) -> Tensor:
+    def prepare(
+        self, raw: Columns | NDArray[Any] | Tensor, findings: Findings | None = None
+    ) -> Tensor:
         """Turns raw input into network input.
 
         Args:
             raw: Columns by name in any order (the target may be among them and is ignored), or an
                 array with the columns of training in their order, or images.
+            findings: Is told what was noticed (a level that training never saw, a column that it
+                did not have) and of bad rows where it allows them; without it remarks are warnings.
 
         Returns:
             float32 [N, ``*input_shape``].
@@ -86,7 +94,7 @@ class Preparation:
         if not isinstance(raw, np.ndarray) and not hasattr(raw, "keys"):
             raise InvalidData("input", type(raw).__name__, "must be an array or columns by name")
         if isinstance(self.inputs, TableInput):
-            return self.inputs.prepare(raw, self.target.name)
+            return self.inputs.prepare(raw, self.target.name, findings)
         if not isinstance(raw, np.ndarray):
             raise InvalidData(
                 "input",
@@ -123,7 +131,15 @@ class Preparation:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; :meth:`from_json` gives back an equal preparation."""
-        return {"schema": SCHEMA, **asdict(self, dict_factory=_with_lists)}
+        inputs = self.inputs
+        data = {
+            "schema": SCHEMA,
+            "inputs": inputs.to_json()
+            if isinstance(inputs, TableInput)
+            else asdict(inputs, dict_factory=_with_lists),
+            "target": asdict(self.target, dict_factory=_with_lists),
+        }
+        return {**data, "notes": list(self.notes)} if self.notes else data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Preparation:
@@ -142,7 +158,8 @@ class Preparation:
             )
         try:
             inputs = _inputs_from_json(data["inputs"])
-            return cls(inputs, target_from_json(data["target"]))
+            notes = tuple(map(str, data.get("notes", ())))
+            return cls(inputs, target_from_json(data["target"]), notes)
         except InvalidData:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -190,8 +207,10 @@ def fit_preparation(
     label_names: tuple[str, ...] | None = None,
     divisor: float | None = None,
     normalise: bool = False,
+    rules: TableRules = DEFAULT_RULES,
+    findings: Findings | None = None,
 ) -> Preparation:
-    """Fits a preparation; scales come from the training part alone.
+    """Fits a preparation; scales and levels come from the training part alone.
 
     Args:
         x: All raw inputs: columns, [N, D] or images.
@@ -204,12 +223,12 @@ def fit_preparation(
         label_names: Names of the classes where the labels are 0 .. C-1.
         divisor: For images, see :class:`ImageInput`.
         normalise: For images, see :class:`ImageInput`.
+        rules: For tables, see :class:`TableRules`.
+        findings: Is told what was done to which column of a table.
     """
     inputs: ImageInput | TableInput
-    if not isinstance(x, np.ndarray):
-        inputs = TableInput.fit(x, train)
-    elif x.ndim == 2:
-        inputs = TableInput.fit({f"x{i}": x[:, i] for i in range(x.shape[1])}, train)
+    if not isinstance(x, np.ndarray) or x.ndim == 2:
+        inputs = TableInput.fit(by_name(x), train, rules, findings)
     else:
         inputs = ImageInput.fit(x, train, divisor=divisor, normalise=normalise)
     if task == "classification":

@@ -1,4 +1,4 @@
-"""Tables as network input: named columns in, standardised numbers and one-hot categories out."""
+"""Tables as network input: named columns in, standardised numbers, dates and categories out."""
 
 from __future__ import annotations
 
@@ -11,119 +11,47 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossamer.data.prepare.target import standardisation
-from gossamer.data.prepare.values import Kind, as_numbers, as_texts, kind_of
+from gossamer.data.prepare.category_column import CategoryColumn
+from gossamer.data.prepare.date_column import DateColumn
+from gossamer.data.prepare.findings import Findings
+from gossamer.data.prepare.number_column import NumberColumn
+from gossamer.data.prepare.rules import DEFAULT_RULES, TableRules
+from gossamer.data.prepare.texts import Texts
+from gossamer.data.prepare.values import Values, missing_in, recognise
 from gossamer.errors import InvalidData
 
-Columns = Mapping[str, NDArray[Any]]
-
-# One-hot code of more categories than this is an identifier or free text, not a category.
-MAX_CATEGORIES = 1000
+Columns = Mapping[str, Values]
+Column = NumberColumn | CategoryColumn | DateColumn
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of a table.
+def fit_column(
+    name: str, values: Values, rows: NDArray[np.int64], rules: TableRules, findings: Findings
+) -> Column:
+    """Fits to one column whatever it holds.
 
-    Attributes:
+    Args:
         name: Its name.
-        dtype: ``"int"``, ``"float"`` or ``"str"`` (a category).
-        mean: Mean over the training part (numbers).
-        scale: Standard deviation over the training part, 1 where it is constant (numbers).
-        categories: Known categories, sorted; ``None`` for numbers.
+        values: The whole column, [N]: its kind is decided by all cells.
+        rows: Row numbers of the training part, from which levels and scales come.
+        rules: What is done to cells that are missing, new or ambiguous.
+        findings: Is told what was done.
     """
+    found = recognise(name, values, rules)
+    if found.kind == "str":
+        return CategoryColumn.fit(name, values, rows, rules, findings)
+    if found.kind == "date":
+        return DateColumn.fit(name, values, rows, found, rules, findings)
+    return NumberColumn.fit(name, values, rows, found, rules, findings)
 
-    name: str
-    dtype: Kind
-    mean: float = 0.0
-    scale: float = 1.0
-    categories: tuple[str, ...] | None = None
 
-    def __post_init__(self) -> None:
-        if (self.dtype == "str") != (self.categories is not None):
-            raise InvalidData(f"column {self.name!r}", self.dtype, "has categories if it is text")
-        if not (np.isfinite([self.mean, self.scale]).all() and self.scale > 0):
-            raise InvalidData(
-                f"column {self.name!r}",
-                f"mean {self.mean}, scale {self.scale}",
-                "needs a finite mean and a positive scale",
-                "check the column for huge values",
-            )
-
-    @classmethod
-    def fit(cls, name: str, values: NDArray[Any], rows: NDArray[np.int64]) -> Column:
-        """Fits to one column.
-
-        Args:
-            name: Its name.
-            values: The whole column, [N]: its kind and its categories are the table's vocabulary,
-                and a cell that cannot be read is an error in whatever part it lies.
-            rows: Row numbers of the training part; nothing else enters mean and scale.
-        """
-        dtype = kind_of(name, values)
-        if dtype != "str":
-            mean, scale = standardisation(as_numbers(name, values)[rows])
-            return cls(name, dtype, mean, scale)
-        categories = tuple(sorted(set(as_texts(name, values))))
-        if len(categories) > MAX_CATEGORIES:
-            raise InvalidData(
-                f"column {name!r}",
-                f"{len(categories)} distinct texts",
-                f"a category column has at most {MAX_CATEGORIES}",
-                "remove the column",
-            )
-        return cls(name, dtype, categories=categories)
-
-    def encode(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Turns raw values [N] into float32 features, [N, 1] or one-hot [N, categories]."""
-        if self.categories is None:
-            numbers = as_numbers(self.name, values)
-            with np.errstate(over="ignore"):
-                scaled = ((numbers - self.mean) / self.scale).astype(np.float32)
-            bad = np.flatnonzero(~np.isfinite(scaled))
-            if bad.size:
-                raise InvalidData(
-                    f"column {self.name!r}, row {int(bad[0])}",
-                    str(numbers[bad[0]]),
-                    "is too large for float32",
-                    "correct the cell",
-                )
-            return scaled[:, None]
-        index = {category: i for i, category in enumerate(self.categories)}
-        codes = np.zeros(len(values), dtype=np.int64)
-        for row, text in enumerate(as_texts(self.name, values)):
-            if text not in index:
-                raise InvalidData(
-                    f"column {self.name!r}, row {row}",
-                    text,
-                    "is a category that training never saw",
-                    "known: " + ", ".join(self.categories[:12]),
-                )
-            codes[row] = index[text]
-        return np.eye(len(self.categories), dtype=np.float32)[codes]
-
-    @property
-    def features(self) -> list[str]:
-        """Names of the features it becomes."""
-        if self.categories is None:
-            return [self.name]
-        return [f"{self.name}={category}" for category in self.categories]
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Column:
-        """Rebuilds from the values that ``Preparation.to_json`` gives."""
-        categories = data["categories"]
-        if data["dtype"] not in ("int", "float", "str"):
-            raise InvalidData(
-                f"column {data['name']!r}", data["dtype"], "must be int, float or str"
-            )
-        return cls(
-            str(data["name"]),
-            data["dtype"],
-            float(data["mean"]),
-            float(data["scale"]),
-            None if categories is None else tuple(map(str, categories)),
-        )
+def _column_from_json(data: dict[str, Any]) -> Column:
+    if data["dtype"] == "date":
+        return DateColumn.from_json(data)
+    if (data["dtype"] == "str") != (data["categories"] is not None):
+        raise InvalidData(f"column {data['name']!r}", data["dtype"], "has categories if it is text")
+    if data["dtype"] == "str":
+        return CategoryColumn.from_json(data)
+    return NumberColumn.from_json(data)
 
 
 @dataclass(frozen=True)
@@ -139,31 +67,48 @@ class TableInput:
             raise InvalidData("columns", ", ".join(names), "must be at least one, each name once")
 
     @classmethod
-    def fit(cls, columns: Columns, rows: NDArray[np.int64]) -> TableInput:
+    def fit(
+        cls,
+        columns: Columns,
+        rows: NDArray[np.int64],
+        rules: TableRules = DEFAULT_RULES,
+        findings: Findings | None = None,
+    ) -> TableInput:
         """Fits to a table without its target.
 
         Args:
             columns: All rows of each column, [N].
-            rows: Row numbers of the training part; nothing else enters the scaling.
+            rows: Row numbers of the training part; nothing else enters scales and levels.
+            rules: What is done to cells that are missing, new or ambiguous.
+            findings: Is told what was done to which column.
         """
         check_columns(columns)
-        return cls(tuple(Column.fit(name, values, rows) for name, values in columns.items()))
+        told = Findings() if findings is None else findings
+        return cls(
+            tuple(fit_column(name, values, rows, rules, told) for name, values in columns.items())
+        )
 
-    def prepare(self, raw: Columns | NDArray[Any], target: str) -> Tensor:
+    def prepare(
+        self, raw: Columns | NDArray[Any], target: str, findings: Findings | None = None
+    ) -> Tensor:
         """Turns raw rows into network input.
 
         Args:
             raw: A mapping of column names to [N] in any order, or an array [N, number of columns]
                 in the order of training.
             target: Name of the target column, which a mapping may hold and which is ignored.
+            findings: Is told of remarks, and of bad rows where it allows them; without it remarks
+                are warnings.
 
         Returns:
             float32 [N, number of features].
         """
-        columns = self._by_name(raw, target)
-        return torch.from_numpy(
-            np.concatenate([column.encode(columns[column.name]) for column in self.columns], axis=1)
-        )
+        told = Findings() if findings is None else findings
+        columns = self._by_name(raw, target, told)
+        encoded = [column.encode(columns[column.name], told) for column in self.columns]
+        if findings is None:
+            told.warn()
+        return torch.from_numpy(np.concatenate(encoded, axis=1))
 
     @property
     def names(self) -> list[str]:
@@ -187,9 +132,13 @@ class TableInput:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableInput:
         """Rebuilds from the values that ``Preparation.to_json`` gives."""
-        return cls(tuple(Column.from_json(column) for column in data["columns"]))
+        return cls(tuple(_column_from_json(column) for column in data["columns"]))
 
-    def _by_name(self, raw: Columns | NDArray[Any], target: str) -> Columns:
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"columns": [column.to_json() for column in self.columns], "kind": self.kind}
+
+    def _by_name(self, raw: Columns | NDArray[Any], target: str, findings: Findings) -> Columns:
         if isinstance(raw, np.ndarray):
             if raw.ndim != 2 or raw.shape[1] != len(self.columns):
                 raise InvalidData(
@@ -201,20 +150,35 @@ class TableInput:
             raw = {name: raw[:, i] for i, name in enumerate(self.names)}
         missing = [name for name in self.names if name not in raw]
         extra = [name for name in raw if name not in self.names and name != target]
-        if missing or extra:
-            said = [f"column {', '.join(map(repr, missing))} is missing"] if missing else []
-            said += [f"column {', '.join(map(repr, extra))} was not there in training"] * bool(
-                extra
-            )
+        new = f"column {', '.join(map(repr, extra))} was not there in training"
+        if missing:
             raise InvalidData(
                 "columns",
                 None,
-                " and ".join(said),
+                f"column {', '.join(map(repr, missing))} is missing" + f" and {new}" * bool(extra),
                 "the run was trained on " + ", ".join(self.names),
             )
-        chosen = {name: np.asarray(raw[name]) for name in self.names}
+        if extra:
+            findings.say(f"{new} and is ignored")
+        chosen = {
+            name: raw[name] if isinstance(raw[name], Texts) else np.asarray(raw[name])
+            for name in self.names
+        }
         check_columns(chosen)
         return chosen
+
+
+def by_name(x: Columns | NDArray[Any]) -> Columns:
+    """Columns as they are; those of an array [N, D] are called x0, x1, …."""
+    if not isinstance(x, np.ndarray):
+        return x
+    return {f"x{i}": x[:, i] for i in range(x.shape[1])}
+
+
+def complete_rows(columns: Columns) -> NDArray[np.bool_]:
+    """Which rows of a table have no missing cell, [N]."""
+    holes = np.stack([missing_in(name, values) for name, values in columns.items()])
+    return np.asarray(~holes.any(axis=0))
 
 
 def check_columns(columns: Columns) -> None:

@@ -35,6 +35,13 @@ def infer_task(name: str, y: NDArray[Any], *, images: bool) -> tuple[Task, str]:
         return "regression", f"task regression, inferred: {name!r} has {y.shape[1]} values per row"
     flat = y.reshape(-1)
     kind = kind_of(name, flat)
+    if kind == "date":
+        raise InvalidData(
+            f"target {name!r}",
+            None,
+            "holds dates, which are neither classes nor numbers",
+            "say task classification, or give the days since a date of your choice",
+        )
     if kind == "str":
         return "classification", f"task classification, inferred: {name!r} holds text"
     if kind == "int":
@@ -49,7 +56,7 @@ def infer_task(name: str, y: NDArray[Any], *, images: bool) -> tuple[Task, str]:
 def labels_of(name: str, y: NDArray[Any]) -> NDArray[Any]:
     """Reads a target [N] or [N, 1] as labels: int64, or an object array of ``str``."""
     flat = _one_column(name, y)
-    if kind_of(name, flat) == "str":
+    if kind_of(name, flat) in ("str", "date"):
         return np.array(as_texts(name, flat), dtype=object)
     return as_integers(name, flat)
 

@@ -12,7 +12,10 @@ from torch import Tensor
 from gossamer.data.build import RawData
 from gossamer.data.prepare.table_input import Columns, check_columns
 from gossamer.data.prepare.target import Task
+from gossamer.data.prepare.texts import concatenated
+from gossamer.data.prepare.values import Values as Column
 from gossamer.data.prepare.values import as_numbers
+from gossamer.data.readers.frames import column_of, columns_of, is_frame
 from gossamer.errors import InvalidData
 
 
@@ -67,13 +70,15 @@ def optional_part(x_name: str, y_name: str, x: Inputs | None, y: Values | None) 
 
 def raw_inputs(name: str, x: Inputs) -> Columns | NDArray[Any]:
     """Inputs of any sort as an array or as columns by name."""
+    if is_frame(x):
+        return columns_of(x, name)
     if not isinstance(x, Table):
         return raw_values(x)
-    columns: dict[str, NDArray[Any]] = {}
+    columns: dict[str, Column] = {}
     for column in x.keys():  # noqa: SIM118 (a table need not iterate over its names)
         if not isinstance(column, str):
             raise InvalidData(f"column name of {name}", column, "must be text", "rename it")
-        columns[column] = raw_values(x[column])
+        columns[column] = column_of(x[column], column)
     return columns
 
 
@@ -140,8 +145,12 @@ def check_array(name: str, x: NDArray[Any]) -> None:
         )
     if x.dtype.kind not in "iufbU" or (x.dtype.kind in "Ub" and x.ndim > 2):
         raise InvalidData(name, f"dtype {x.dtype}", "must hold numbers", "convert it")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row, *rest = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+    if x.dtype.kind != "f":
+        return
+    # A missing cell of a table is the preparation's business; a pixel has to be there.
+    bad = np.isinf(x) if x.ndim == 2 else ~np.isfinite(x)
+    if bad.any():
+        row, *rest = [int(i) for i in np.argwhere(bad)[0]]
         if x.ndim > 2:
             raise InvalidData(
                 f"{name}, row {row}, pixel {rest}", str(x[row][tuple(rest)]), "must be finite"
@@ -162,7 +171,7 @@ def _join(parts: list[Columns | NDArray[Any]]) -> Columns | NDArray[Any]:
     if arrays:
         return bools_as_numbers(np.concatenate(arrays))
     tables = [part for part in parts if not isinstance(part, np.ndarray)]
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    return {name: concatenated(name, [table[name] for table in tables]) for name in tables[0]}
 
 
 def _check_part(part: Part, first: Part) -> None:
