@@ -28,46 +28,62 @@ void pack_both(const BackwardCall<T>& c, int64_t start, int64_t examples, int64_
                T* packed) {
   using V = typename Simd<T>::V;
   constexpr int L = Simd<T>::L;
-  const int64_t batch_step = c.call.g_batch_stride, channel_step = c.call.g_channel_stride;
+  const int64_t batch_step = c.call.g_batch_stride, channel_step = c.call.g_channel_stride, plane = c.plan.g_plane;
   const T* gradient = static_cast<const T*>(c.call.gradient);
-  // The slope lies by feature; a gradient of the variance itself does not.
-  const bool sloped = c.call.slope != nullptr;
-  const T* other = static_cast<const T*>(sloped ? c.call.slope : c.call.gradient2);
-  const int64_t other_batch = sloped ? 1 : c.g.outputs, other_channel = sloped ? c.g.batch : 1;
-  V one[L], two[L];
-  // Values of L examples and up to L channels, a vector per channel; zeros where there is no example.
-  const auto read = [](const T* from, int64_t along, int64_t across, int64_t rows, int64_t columns, V* to) {
-    if (rows == L && along == 1) {
-      for (int64_t n = 0; n < columns; ++n) to[n] = load(from + n * across);
-    } else if (rows == L && columns == L && across == 1) {
+  const T* slope = static_cast<const T*>(c.call.slope);
+  const T* gradient2 = static_cast<const T*>(c.call.gradient2);
+  // Values of L examples and L channels, a vector per channel.
+  const auto read = [](const T* from, int64_t along, int64_t across, V* to) {
+    if (along == 1) {
+#pragma GCC unroll 16
+      for (int n = 0; n < L; ++n) to[n] = load(from + n * across);
+    } else {
 #pragma GCC unroll 16
       for (int n = 0; n < L; ++n) to[n] = load(from + n * along);
       transpose_block<T>(to);
-    } else {
-      for (int64_t n = 0; n < columns; ++n) {
-        to[n] = V{};
-        for (int64_t b = 0; b < rows; ++b) to[n][b] = from[b * along + n * across];
-      }
+    }
+  };
+  // The same where there are fewer of either, or both lie apart; zeros where there is no example.
+  const auto gather = [](const T* from, int64_t along, int64_t across, int64_t rows, int64_t columns, V* to) {
+    for (int64_t n = 0; n < columns; ++n) {
+      to[n] = V{};
+      for (int64_t b = 0; b < rows; ++b) to[n][b] = from[b * along + n * across];
     }
   };
   for (int64_t b = 0; b < examples; b += L) {
     const int64_t rows = std::min<int64_t>(L, examples - b);
+    const SlopeGroup group = slope_group(c.g, start + b);
+    const T* one_at = gradient + (start + b) * batch_step;
+    const T* two_at = slope ? slope + group.at : gradient2 + (start + b) * c.g.outputs;
+    const int64_t along = slope ? 1 : c.g.outputs, across = slope ? group.step : 1;
     for (int64_t o = first; o < last; o += L) {
       const int64_t columns = std::min<int64_t>(L, last - o);
-      read(gradient + (start + b) * batch_step + o * channel_step, batch_step, channel_step, rows, columns, one);
-      read(other + (start + b) * other_batch + o * other_channel, other_batch, other_channel, rows, columns, two);
-      T* to = packed + o * c.plan.g_plane + b;
-      for (int64_t n = 0; n < columns; ++n, to += c.plan.g_plane) {
-        store(to, one[n]);
-        store(to + c.distance, sloped ? one[n] * two[n] : two[n]);
+      V one[L], two[L];
+      T* to = packed + o * plane + b;
+      if (rows == L && columns == L && (batch_step == 1 || channel_step == 1)) {
+        if (channel_step == 1 && b + 2 * L <= examples) prefetch_rows<T>(one_at + L * batch_step + o, batch_step, o);
+        read(one_at + o * channel_step, batch_step, channel_step, one);
+        read(two_at + o * across, along, across, two);
+#pragma GCC unroll 16
+        for (int n = 0; n < L; ++n) {
+          store(to + n * plane, one[n]);
+          store(to + n * plane + c.distance, slope ? one[n] * two[n] : two[n]);
+        }
+        continue;
+      }
+      gather(one_at + o * channel_step, batch_step, channel_step, rows, columns, one);
+      gather(two_at + o * across, along, across, rows, columns, two);
+      for (int64_t n = 0; n < columns; ++n) {
+        store(to + n * plane, one[n]);
+        store(to + n * plane + c.distance, slope ? one[n] * two[n] : two[n]);
       }
     }
   }
   const int64_t filled = round_up(examples, L);
-  if (filled < c.plan.g_plane)
+  if (filled < plane)
     for (int64_t o = first; o < last; ++o)
-      for (T* plane : {packed + o * c.plan.g_plane, packed + c.distance + o * c.plan.g_plane})
-        std::fill(plane + filled, plane + c.plan.g_plane, T(0));
+      for (T* row : {packed + o * plane, packed + c.distance + o * plane})
+        std::fill(row + filled, row + plane, T(0));
 }
 
 template <class T, bool DUAL>

@@ -60,25 +60,6 @@ inline void forward_span(Mode mode, int64_t from, int64_t to, const T* x, const 
   }
 }
 
-// The pattern in forward order as the loops read it, made once per call.
-template <class T>
-struct ForwardOrder {
-  int64_t* bound;   // [outputs][blocks + 1] of the weights that meet a block of channels
-  int32_t* offset;  // [nnz] of the inputs that a weight meets
-  const T* mean;
-  const T* variance;
-};
-
-// Everything that a call's tasks read.
-template <class T>
-struct ForwardCall {
-  const GsGeometry& g;
-  const GsForward& call;
-  const ForwardPlan& plan;
-  const ForwardOrder<T>& order;
-  int64_t volume_in, volume_out;
-};
-
 // Packs channels [first, last) of a tile; planes with padding must be zero outside the input.
 template <class T>
 void pack_input(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* packed) {
@@ -98,111 +79,6 @@ void pack_input(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t la
       from = lanes;
     }
     place_input(g, c.plan, from, packed + channel * c.plan.plane);
-  }
-}
-
-// y, and slope or spread, of `count` consecutive elements from sums m (and v).
-template <class T>
-inline void finish(bool noisy, int64_t count, const T* m, const T* v, const T* eps, T* y, T* second) {
-  using V = typename Simd<T>::V;
-  constexpr int L = Simd<T>::L;
-  if (!noisy) {
-    std::memcpy(y, m, static_cast<size_t>(count) * sizeof(T));
-    if (v) std::memcpy(second, v, static_cast<size_t>(count) * sizeof(T));
-    return;
-  }
-  int64_t i = 0;
-  for (; i + L <= count; i += L) {
-    const V variance = load(v + i), noise = load(eps + i), inverse = inverse_root<T>(variance);
-    store(y + i, load(m + i) + variance * inverse * noise);
-    // No variance: no noise, and no gradient to it.
-    if (second) store(second + i, T(0.5) * noise * inverse);
-  }
-  for (; i < count; ++i) {
-    const T inverse = v[i] > T(0) ? T(1) / std::sqrt(v[i]) : T(0);
-    y[i] = m[i] + v[i] * inverse * eps[i];
-    if (second) second[i] = T(0.5) * eps[i] * inverse;
-  }
-}
-
-// A layer without space: sums [row][example] of one tile to y [example][output] or [output][example].
-// Noise is counted along an example's outputs and meets the sums in their own order.
-template <class T, bool DUAL>
-void store_matrix(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* m, T* v) {
-  constexpr int L = Simd<T>::L;
-  const GsGeometry& g = c.g;
-  const int64_t rows = last - first, size = static_cast<int64_t>(c.plan.position.size()) * L;
-  const int64_t examples = examples_in(g, c.plan, tile), start = tile * c.plan.examples;
-  const bool noisy = DUAL && c.call.has_seed, by_feature = c.call.y_by_feature != 0;
-  T* y = static_cast<T*>(c.call.y);
-  T* second = static_cast<T*>(c.call.second);
-  const int64_t step = round_up(rows, 64);  // normals come in whole blocks
-  T* drawn = local_buffer(NOISE).as<T>(noisy ? L * step + rows * size : 0);
-  T* eps = drawn + L * step;
-  for (int64_t part = 0; noisy && part < examples; part += L) {
-    const int64_t here = std::min<int64_t>(L, examples - part);
-    for (int64_t lane = 0; lane < here; ++lane)
-      normals(c.call.seed, static_cast<uint64_t>((start + part + lane) * g.outputs + first), rows,
-              drawn + lane * step);
-    transpose(drawn, step, here, rows, eps + part, size);
-  }
-  for (int64_t i = 0; (noisy || by_feature) && i < rows; ++i) {
-    const int64_t at = (first + i) * g.batch + start;
-    finish(noisy, examples, m + i * size, DUAL ? v + i * size : nullptr, eps + i * size,
-           by_feature ? y + at : m + i * size, second ? second + at : nullptr);
-  }
-  if (by_feature) return;
-  transpose(m, size, rows, examples, y + start * g.outputs + first, g.outputs);
-  if (DUAL && !noisy) transpose(v, size, rows, examples, second + start * g.outputs + first, g.outputs);
-}
-
-// From sums [row][position][lane] to the output in torch's order, with noise.
-template <class T, bool DUAL>
-void store_rows(const ForwardCall<T>& c, int64_t tile, int64_t first, int64_t last, T* m, T* v) {
-  constexpr int L = Simd<T>::L;
-  if (c.plan.mode == ROWS) return store_matrix<T, DUAL>(c, tile, first, last, m, v);
-  const GsGeometry& g = c.g;
-  const int64_t rows = last - first, size = static_cast<int64_t>(c.plan.position.size()) * L;
-  const int64_t per_row = c.volume_out, count = rows * per_row;
-  const int64_t examples = examples_in(g, c.plan, tile);
-  T* y = static_cast<T*>(c.call.y);
-  T* second = static_cast<T*>(c.call.second);
-  const bool noisy = DUAL && c.call.has_seed;
-  if (!DUAL && c.plan.mode == BATCH) {
-    const int64_t stride = g.outputs * per_row;
-    transpose(m, L, count, examples, y + tile * c.plan.examples * stride + first * per_row, stride);
-    return;
-  }
-  // Room for the normals of one example, and where lanes are examples for their sums.
-  const int64_t wide = c.plan.mode == FLAT ? 0 : count * L;
-  T* eps = local_buffer(NOISE).as<T>(round_up(count, 64) + 2 * wide);
-  if (c.plan.mode == FLAT) {
-    // Normals come in whole blocks: of one row where it is long, so that they stay in L1.
-    const int64_t batch = per_row >= 512 ? 1 : rows, depth = size / g.out[0];
-    for (int64_t start = 0; start < rows; start += batch) {
-      const int64_t at = (tile * g.outputs + first + start) * per_row;
-      if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), batch * per_row, eps);
-      int64_t to = 0;
-      for (int64_t i = start; i < start + batch; ++i)
-        for (int64_t z = 0; z < g.out[0]; ++z)
-          for (int64_t row = 0; row < g.out[1]; ++row, to += g.out[2]) {
-            const int64_t from = i * size + z * depth + row * c.plan.pitch;
-            finish(noisy, g.out[2], m + from, DUAL ? v + from : nullptr, eps + to, y + at + to,
-                   second ? second + at + to : nullptr);
-          }
-    }
-    return;
-  }
-  T* tm = eps + round_up(count, 64);
-  T* tv = DUAL ? tm + wide : nullptr;
-  // Lanes are examples: [row * position][lane] -> [lane][row * position].
-  transpose(m, L, count, examples, tm, count);
-  if (DUAL) transpose(v, L, count, examples, tv, count);
-  for (int64_t lane = 0; lane < examples; ++lane) {
-    const int64_t at = ((tile * c.plan.examples + lane) * g.outputs + first) * per_row;
-    if (noisy) normals(c.call.seed, static_cast<uint64_t>(at), count, eps);
-    finish(noisy, count, tm + lane * count, DUAL ? tv + lane * count : nullptr, eps, y + at,
-           second ? second + at : nullptr);
   }
 }
 
@@ -246,6 +122,7 @@ inline int64_t rows_at_once(const GsGeometry& g, const ForwardPlan& plan, int64_
   const int64_t bytes = slab_bytes(plan.lanes, item);
   const int64_t fit = (plan.blocks > 1 ? 4 * bytes : bytes / 4) / per_row;
   const int64_t least = ceil_div(64, volume(g.out));
+  if (plan.mode == ROWS && plan.blocks == 1) return std::min(g.outputs, least);  // sums that stay in L1
   return std::min(g.outputs / g.groups, round_up(std::max(fit, least), least));
 }
 

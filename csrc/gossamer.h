@@ -53,7 +53,7 @@ enum GsStatus { GS_OK = 0, GS_NO_MEMORY = 1, GS_TOO_LARGE = 2, GS_BAD_ARGUMENT =
 //   variance and seed:        y = mean x + b + sqrt(variance x^2) * eps, slope = eps / (2 sqrt(..))
 // x has strides (batch, channel) for a layer without space, else is contiguous. y is contiguous; of a
 // layer without space it may lie by feature, [outputs][batch], and spread with it. The slope of such a
-// layer always does: nobody but the backward pass reads it.
+// layer lies in groups of examples, [outputs][examples] each (epilogue.h): nobody but the backward pass reads it.
 struct GsForward {
   const void* x;
   int64_t x_batch_stride, x_channel_stride;

@@ -8,6 +8,7 @@ namespace {
 #include "vec.h"
 #include "noise.h"
 #include "pack.h"
+#include "epilogue.h"
 #include "forward.h"
 #include "backward_tile.h"
 #include "backward.h"

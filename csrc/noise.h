@@ -24,60 +24,82 @@ inline Wide multiply_even(Wide a, Wide b) {
 #endif
 }
 
-template <int... I>
-inline Words lane_numbers(std::integer_sequence<int, I...>) {
-  return Words{I...};
-}
+// What a seed adds in each round, in whole vectors: made once for many blocks.
+struct Keys {
+  Wide one[10], two[10];
+};
 
-// Ten rounds on the even 32-bit lanes. What the odd lanes hold counts for nothing: products read the even
-// ones only, and upper halves of products come down clean.
-inline void philox_rounds(uint64_t seed, Wide* c) {
-  const Wide f0 = Wide{} + uint64_t{0xD2511F53u}, f1 = Wide{} + uint64_t{0xCD9E8D57u};
+inline Keys keys_of(uint64_t seed) {
+  Keys keys;
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
-#pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    const Wide product0 = multiply_even(c[0], f0), product1 = multiply_even(c[2], f1);
-    c[0] = (product1 >> 32) ^ c[1] ^ uint64_t{key0};
-    c[1] = product1;
-    c[2] = (product0 >> 32) ^ c[3] ^ uint64_t{key1};
-    c[3] = product0;
+    keys.one[round] = Wide{} + uint64_t{key0};
+    keys.two[round] = Wide{} + uint64_t{key1};
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
+  return keys;
 }
 
-// The words of the Philox blocks with counters first, first + 1, ...; first is a multiple of WORDS.
-// Counters with even and with odd numbers go apart: two products per round and half, nothing to shuffle.
-inline void philox(uint64_t seed, uint64_t first, Words* c) {
-  // No carry: the low halves of these counters share all but their last bits.
-  const Words low = static_cast<uint32_t>(first) + lane_numbers(std::make_integer_sequence<int, WORDS>());
-  const Wide high = Wide{} + (first >> 32);
-  Wide even[4] = {reinterpret_cast<Wide>(low), high, {}, {}};
-  Wide odd[4] = {reinterpret_cast<Wide>(low) >> 32, high, {}, {}};
-  philox_rounds(seed, even);
-  philox_rounds(seed, odd);
+// Ten rounds on the even 32-bit lanes of two sets of counters, whose chains of products overlap. What
+// the odd lanes hold counts for nothing: products read the even ones only, and upper halves of products
+// come down clean.
+inline void philox_rounds(const Keys& keys, Wide* c, Wide* d) {
+  const Wide f0 = Wide{} + uint64_t{0xD2511F53u}, f1 = Wide{} + uint64_t{0xCD9E8D57u};
+  const auto turn_over = [&](int round, Wide* w) {
+    const Wide product0 = multiply_even(w[0], f0);
+    // Words 2 and 3 of a counter are zero, and so is what the first round would make of them.
+    const Wide product1 = round == 0 ? Wide{} : multiply_even(w[2], f1);
+    w[0] = (product1 >> 32) ^ (w[1] ^ keys.one[round]);
+    w[1] = product1;
+    w[2] = (product0 >> 32) ^ (w[3] ^ keys.two[round]);
+    w[3] = product0;
+  };
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    turn_over(round, c);
+    turn_over(round, d);
+  }
+}
+
+// The four words of WORDS counters. Those with even and with odd numbers go apart: two products per round
+// and half, nothing to shuffle.
+inline void philox(const Keys& keys, Wide even_counters, Wide odd_counters, Words* c) {
+  Wide even[4] = {even_counters, even_counters >> 32, {}, {}};
+  Wide odd[4] = {odd_counters, odd_counters >> 32, {}, {}};
+  philox_rounds(keys, even, odd);
   constexpr uint64_t LOW = 0xFFFFFFFFu;
   for (int j = 0; j < 4; ++j) c[j] = reinterpret_cast<Words>((even[j] & LOW) | (odd[j] << 32));
+}
+
+template <int... I>
+inline Wide even_numbers(std::integer_sequence<int, I...>) {
+  return Wide{2 * I...};
+}
+
+// Counters first, first + 2 step, first + 4 step, ...; those of the odd lanes lie one step on.
+inline Wide even_counters(uint64_t first, uint64_t step) {
+  return first + step * even_numbers(std::make_integer_sequence<int, WORDS / 2>());
 }
 
 typedef Simd<float>::V Floats;
 typedef int32_t Integers __attribute__((vector_size(GS_BYTES)));
 
-// (word + 1/2) / 2^32 with all 32 bits: the halves are exact, their sum is rounded once.
-inline Floats open_unit(Words word) {
-  const Floats high = __builtin_convertvector(reinterpret_cast<Integers>(word >> 16), Floats);
-  const Floats low = __builtin_convertvector(reinterpret_cast<Integers>(word & 0xFFFFu), Floats);
+// (word + 1/2) / 2^32 with all 32 bits, from the word's halves: they are exact, their sum is rounded once.
+inline Floats open_unit(Floats high, Floats low) {
   return high * 0x1p-16f + (low * 0x1p-32f + 0x1p-33f);
 }
 
 // ln(u) for u = open_unit(word): the exponent, and a polynomial on [sqrt(1/2), sqrt(2)).
 inline Floats log_unit(Words word) {
-  const Floats u = open_unit(word);
+  const Floats high = __builtin_convertvector(reinterpret_cast<Integers>(word >> 16), Floats);
+  const Floats low = __builtin_convertvector(reinterpret_cast<Integers>(word & 0xFFFFu), Floats);
+  const Floats u = open_unit(high, low);
   const Integers bits = reinterpret_cast<Integers>(u);
   const Integers exponent = (bits - 0x3F3504F3) >> 23;  // sqrt(1/2)
   const Floats m = reinterpret_cast<Floats>(bits - (exponent << 23));
   // Near one, 1 - u is the unit of the complement, which is exact where u is rounded.
-  const Floats f = exponent == 0 ? -open_unit(~word) : m - 1.0f;
+  const Floats f = exponent == 0 ? -open_unit(65535.0f - high, 65535.0f - low) : m - 1.0f;
   // ln(1 + f) = f - f^2 / 2 + f^3 p(f), p fitted at Chebyshev points: 6e-8 absolute
   const Floats p = 0.333333312f + f * (-0.24999989f + f * (0.200007075f + f * (-0.166684802f + f * (0.142499365f + f * (-0.124110507f + f * (0.116615111f + f * (-0.115712007f + f * (0.0714975389f))))))));
   const Floats whole = __builtin_convertvector(exponent, Floats);
@@ -97,26 +119,47 @@ inline void turn(Words word, Floats& cosine, Floats& sine) {
   sine = reinterpret_cast<Floats>(reinterpret_cast<Words>(odd ? c : s) ^ sign);
 }
 
-inline void normal_block(uint64_t seed, uint64_t block, float* out) {
-  for (int part = 0; part < WAYS; part += WORDS) {
-    Words word[4];
-    philox(seed, block * WAYS + static_cast<uint64_t>(part), word);
-    for (int pair = 0; pair < 2; ++pair) {
-      const Floats square = -2.0f * log_unit(word[2 * pair]);
-      const Floats radius = square * estimate_inverse_root(square);  // square > 2e-10
-      Floats cosine, sine;
-      turn(word[2 * pair + 1], cosine, sine);
-      store(out + 32 * pair + part, radius * cosine);
-      store(out + 32 * pair + WAYS + part, radius * sine);
-    }
+// A vector of each of the four words in, of four normals out, at distance `step`: words 0 and 1 make a pair.
+inline void box_muller(float* at, int64_t step) {
+  for (int pair = 0; pair < 2; ++pair, at += 2 * step) {
+    const Floats square = -2.0f * log_unit(reinterpret_cast<Words>(load(at)));
+    const Floats radius = square * estimate_inverse_root(square);  // square > 2e-10
+    Floats cosine, sine;
+    turn(reinterpret_cast<Words>(load(at + step)), cosine, sine);
+    store(at, radius * cosine);
+    store(at + step, radius * sine);
   }
 }
 
-// The same numbers in double: for gradient checks, so plain.
-inline void normal_block(uint64_t seed, uint64_t block, double* out) {
-  for (int part = 0; part < WAYS; part += WORDS) {
+// `COUNT` vectors of counters, `next` apart: normals at out + (count j + i) WORDS, j the number of the word.
+// First all words, then all normals: together they want more registers than there are.
+template <int COUNT>
+inline void normal_vectors(const Keys& keys, Wide even, Wide odd, uint64_t next, float* out) {
+  for (int i = 0; i < COUNT; ++i, even += next, odd += next) {
     Words word[4];
-    philox(seed, block * WAYS + static_cast<uint64_t>(part), word);
+    philox(keys, even, odd, word);
+    for (int j = 0; j < 4; ++j) store(out + (COUNT * j + i) * WORDS, reinterpret_cast<Floats>(word[j]));
+  }
+  for (int i = 0; i < COUNT; ++i) box_muller(out + i * WORDS, COUNT * WORDS);
+}
+
+inline void normal_block(const Keys& keys, uint64_t block, float* out) {
+  const Wide even = even_counters(block * WAYS, 1);
+  normal_vectors<WAYS / WORDS>(keys, even, even + 1, WORDS, out);
+}
+
+// The same block of WORDS rows whose blocks lie `step` apart, as [element][row].
+inline void normal_columns(const Keys& keys, uint64_t block, uint64_t step, float* out) {
+  const Wide even = even_counters(block * WAYS, step * WAYS);
+  normal_vectors<WAYS>(keys, even, even + step * WAYS, 1, out);
+}
+
+// The same numbers in double: for gradient checks, so plain.
+inline void normal_block(const Keys& keys, uint64_t block, double* out) {
+  Wide even = even_counters(block * WAYS, 1);
+  for (int part = 0; part < WAYS; part += WORDS, even += WORDS) {
+    Words word[4];
+    philox(keys, even, even + 1, word);
     for (int pair = 0; pair < 2; ++pair)
       for (int i = 0; i < WORDS; ++i) {
         const double u = (static_cast<double>(word[2 * pair][i]) + 0.5) * 0x1p-32;
@@ -135,14 +178,15 @@ inline void normal_block(uint64_t seed, uint64_t block, double* out) {
 template <class T>
 void normals(uint64_t seed, uint64_t first, int64_t count, T* out) {
   const uint64_t end = first + static_cast<uint64_t>(count);
+  const Keys keys = keys_of(seed);
   T whole[BLOCK];
   for (uint64_t block = first / BLOCK; block * BLOCK < end; ++block) {
     const uint64_t start = block * BLOCK;
     if (start >= first && start + BLOCK <= end) {
-      normal_block(seed, block, out + (start - first));
+      normal_block(keys, block, out + (start - first));
       continue;
     }
-    normal_block(seed, block, whole);
+    normal_block(keys, block, whole);
     const uint64_t from = start < first ? first : start, to = start + BLOCK < end ? start + BLOCK : end;
     for (uint64_t e = from; e < to; ++e) out[e - first] = whole[e - start];
   }
@@ -150,11 +194,12 @@ void normals(uint64_t seed, uint64_t first, int64_t count, T* out) {
 
 template <class T>
 void normals_at(uint64_t seed, const int64_t* counters, int64_t count, T* out) {
+  const Keys keys = keys_of(seed);
   T whole[BLOCK];
   uint64_t held = ~uint64_t{0};
   for (int64_t n = 0; n < count; ++n) {
     const uint64_t e = static_cast<uint64_t>(counters[n]);
-    if (e / BLOCK != held) normal_block(seed, held = e / BLOCK, whole);
+    if (e / BLOCK != held) normal_block(keys, held = e / BLOCK, whole);
     out[n] = whole[e % BLOCK];
   }
 }

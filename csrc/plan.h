@@ -24,6 +24,7 @@ enum Mode { ROWS, BATCH, FLAT };
 constexpr int64_t SLAB_VECTORS = 10 * 1024;  // of a packed tile, meant to stay in L2
 constexpr int64_t MIN_BLOCK = 64;            // vectors of positions per block, at least
 constexpr int64_t TILE_EXAMPLES = 128;       // of ROWS, at most
+constexpr int64_t SLOPE_GROUP = 16;         // examples of ROWS whose slopes lie together: whole vectors of any width
 
 struct TooLarge : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -88,11 +88,25 @@ inline Simd<double>::V estimate_inverse_root(Simd<double>::V v) {
   return y;
 }
 
+// Whether all lanes of a comparison hold; false where it would cost more to ask.
+inline bool all_of(decltype(Simd<float>::V{} < Simd<float>::V{}) found) {
+#if defined(__x86_64__) && GS_BYTES == 32
+  return _mm256_movemask_ps(reinterpret_cast<__m256>(found)) == 0xFF;
+#elif defined(__x86_64__) && GS_BYTES == 16
+  return _mm_movemask_ps(reinterpret_cast<__m128>(found)) == 0xF;
+#else
+  (void)found;
+  return false;
+#endif
+}
+
 // 1 / sqrt(v) where v > 0, else 0.
 template <class T>
 inline typename Simd<T>::V inverse_root(typename Simd<T>::V v) {
   typedef typename Simd<T>::V V;
   const V zero = {}, one = zero + T(1);
+  if constexpr (sizeof(T) == 4)
+    if (all_of(v >= T(1e-30))) return estimate_inverse_root(v);  // as nearly always
   const auto tiny = v < T(1e-30);  // may be below the normal numbers: scaled up by 2^60
   const V scaled = tiny ? v * T(0x1p60) : v;
   const V y = estimate_inverse_root(scaled > zero ? scaled : one);
@@ -144,6 +158,14 @@ inline typename Simd<T>::V sum_each(typename Simd<T>::V* r) {
   }
 }
 
+// Asks for the lines of L rows that the next blocks will read: rows are too short for a processor to guess
+// where they go on. One request per line, at the column that opens it.
+template <class T>
+inline void prefetch_rows(const T* rows, int64_t step, int64_t column) {
+  if ((column & (64 / static_cast<int64_t>(sizeof(T)) - 1)) != 0) return;
+  for (int n = 0; n < Simd<T>::L; ++n) __builtin_prefetch(rows + n * step);
+}
+
 // dst[j * dst_step + i] = src[i * src_step + j] for i < rows, j < columns.
 template <class T>
 inline void transpose(const T* src, int64_t src_step, int64_t rows, int64_t columns, T* dst,
@@ -167,7 +189,10 @@ inline void transpose(const T* src, int64_t src_step, int64_t rows, int64_t colu
   // Along the rows of the side whose rows are farther apart: a few streams for the prefetcher.
   if (src_step >= dst_step) {
     for (int64_t i = 0; i < rows; i += L)
-      for (int64_t j = 0; j < columns; j += L) block(i, j);
+      for (int64_t j = 0; j < columns; j += L) {
+        if (i + 2 * L <= rows) prefetch_rows<T>(src + (i + L) * src_step + j, src_step, j);
+        block(i, j);
+      }
   } else {
     for (int64_t j = 0; j < columns; j += L)
       for (int64_t i = 0; i < rows; i += L) block(i, j);

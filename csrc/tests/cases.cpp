@@ -149,7 +149,9 @@ void test_large() {
   set_dimension(strided, 1, 9, 3, 2, 1, 1, 1);
   set_dimension(strided, 2, 8, 3, 2, 1, 1, 1);
   keep_some(strided, 0.3);
-  for (const Case& c : {wide, tall, many, deep, broad, strided}) check_products(c.g, c.transposed, c.indices);
+  Case tokens = blank(77, 20, 128, 1);  // whole blocks of noise, in vectors of examples and what is left
+  keep_some(tokens, 0.04);
+  for (const Case& c : {wide, tall, many, deep, broad, strided, tokens}) check_products(c.g, c.transposed, c.indices);
 
   const char* where = "a side beyond 32-bit offsets";
   Case huge = blank(1, 1, 1, 1);

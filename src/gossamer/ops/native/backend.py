@@ -34,6 +34,10 @@ _PLACES = DERIVED.index("col_rows")
 FULL_LIMIT = 2**16
 """Weights up to which a full support is worth the 12 bytes each that the kernels read it by."""
 
+LINKED_ROWS = 128
+"""Rows up to which a chain of linear layers lies by feature. Of more, as tokens are, neighbouring
+features are pages apart, and torch's element-wise kernels are slower on them than a transpose."""
+
 
 class NativeBackend:
     """See the module."""
@@ -208,6 +212,8 @@ class _Shaped:
             if x.dim() != 2:  # a reshape that changes nothing would still be a node of the graph
                 self.leading = tuple(x.shape[:-1])
                 x = x.reshape(-1, x.shape[-1])
+            if layout.by_feature and x.shape[0] > LINKED_ROWS:
+                layout = replace(layout, by_feature=False)
         elif x.dim() == layout.dims + 1:
             self.is_single = True
             x = x.unsqueeze(0)

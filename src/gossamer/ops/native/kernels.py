@@ -59,7 +59,7 @@ def empty_output(x: Tensor, layout: Layout) -> Tensor:
 
 
 def empty_slope(y: Tensor, layout: Layout, saves: bool) -> Tensor:
-    """A place for ε/(2√variance); the kernels keep that of a linear layer as ``[out, batch]``."""
+    """A place for ε/(2√variance); that of a linear layer lies in an order of the kernels' own."""
     return y.new_empty((y.shape[::-1] if layout.is_linear else y.shape) if saves else [0])
 
 
