@@ -257,12 +257,16 @@ def test_ngvi_predicts_with_tied_weights(average):
 @pytest.mark.parametrize("lr", [None, 0.01])
 def test_the_learning_rate_has_a_factor(name, lr):
     settings = {"num_data": 100, "total_steps": 10, "sparsity": 0.5, "lr": lr}
-    plain = gs.build(name, nn.Linear(8, 4), **settings)
+    plain = gs.build(name, nn.Linear(8, 4), lr_factor=1.0, **settings)
     twice = gs.build(name, nn.Linear(8, 4), lr_factor=2.0, **settings)
     for group, other in zip(
         plain.optimizer.param_groups, twice.optimizer.param_groups, strict=True
     ):
         of_std = group.get("name") == "std"  # σ has a learning rate of its own
         assert other["lr"] == group["lr"] * (1.0 if of_std else 2.0)
+    # Unset it is 2 where noise is in the way and nobody gave a learning rate.
+    usual = gs.build(name, nn.Linear(8, 4), **settings)
+    factor = usual.optimizer.param_groups[0]["lr"] / plain.optimizer.param_groups[0]["lr"]
+    assert factor == (2.0 if name == "ssvi" and lr is None else 1.0)
     with pytest.raises(InvalidValue, match="lr_factor"):
         gs.build(name, nn.Linear(8, 4), lr_factor=-1.0, **settings)

@@ -13,6 +13,7 @@ import gossamer as gs
 from gossamer.core.priors import EmpiricalGaussian, Gaussian, Laplace
 from gossamer.errors import InvalidValue, UnknownName
 from gossamer.nn import sparse_layers
+from gossamer.nn.prior import POSTERIOR_SHARE
 from gossamer.nn.skeleton import describe, skeleton
 
 
@@ -44,7 +45,7 @@ class TestPriorsByName:
         posterior = Normal(layer.weight_mean.double(), layer.weight_std.double())
         wanted = kl_divergence(posterior, Normal(torch.zeros(()).double(), 0.7)).sum()
         torch.testing.assert_close(layer.kl_divergence().double(), wanted, rtol=1e-5, atol=0)
-        start = torch.full_like(layer.weight_std, 0.03 * 0.7)
+        start = torch.full_like(layer.weight_std, POSTERIOR_SHARE * 0.7)
         torch.testing.assert_close(layer.weight_std.detach(), start)
 
     def test_kinds_of_priors(self):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
+from gossamer.nn.origin import blank_table
 from gossamer.ops import Layout
 
 
@@ -108,9 +109,7 @@ def table_of(module: nn.Module) -> Tensor:
 
 def dense_embedding(layer: BayesianEmbedding | SparseEmbedding) -> nn.Embedding:
     """An uninitialised torch table of the same geometry."""
-    return nn.Embedding(
-        layer.num_embeddings, layer.embedding_dim, padding_idx=layer.padding_idx, device="meta"
-    )
+    return blank_table(layer.num_embeddings, layer.embedding_dim, layer.padding_idx)
 
 
 def why_not(module: nn.Module) -> str | None:

@@ -6,7 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
+
+
+def blank_table(rows: int, columns: int, padding_idx: int | None = None) -> nn.Embedding:
+    """An uninitialised table on the ``meta`` device.
+
+    Its constructor would draw random numbers there, for which torch imports its compiler.
+    """
+    blank = torch.empty(rows, columns, device="meta")
+    found: nn.Embedding = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
+        blank, freeze=False, padding_idx=padding_idx
+    )
+    return found
+
 
 _TORCH: dict[type[nn.Module], frozenset[str]] = {
     type(plain): frozenset(vars(plain))
@@ -18,7 +32,7 @@ _TORCH: dict[type[nn.Module], frozenset[str]] = {
         nn.ConvTranspose1d(1, 1, 1, device="meta"),
         nn.ConvTranspose2d(1, 1, 1, device="meta"),
         nn.ConvTranspose3d(1, 1, 1, device="meta"),
-        nn.Embedding(1, 1, device="meta"),
+        blank_table(1, 1),
     )
 }
 """By class of torch: what stands on every instance of it."""
