@@ -15,7 +15,9 @@ from gossamer.experiments.experiment import Finished, Scope
 from gossamer.experiments.outcome import Outcome, TextTable, Verdict
 from gossamer.experiments.task import RunTask, Values
 from gossamer.report import write_report
+from gossamer.report.line_figures import draw_lines
 from gossamer.report.quantities import format_number, format_spread, quantity
+from gossamer.report.style import draw_file
 from gossamer.train import RunConfig
 
 
@@ -98,11 +100,13 @@ class RunTable:
         columns: Metrics shown, by their JSON keys.
         checks: What must hold.
         reference: What the expected figures are: ``"paper"``, or ``"target"`` where there is none.
+        drawn: Metrics of the figure ``lines.svg``; there is none without them.
     """
 
     columns: tuple[str, ...]
     checks: tuple[Check, ...] = ()
     reference: str = "paper"
+    drawn: tuple[str, ...] = ()
 
     def __call__(self, found: Finished) -> Outcome:
         """Read the results of all runs that finished, and write their report."""
@@ -124,8 +128,20 @@ class RunTable:
                 "Mean ± standard error over n seeds.",
             ),
             verdicts=tuple(check.decide(results) for check in self.checks),
+            figures=self.figures(lines),
             report=write_report(runs, found.folder / "report.html") if runs else None,
         )
+
+    def figures(self, lines: Sequence[Line]) -> dict[str, str]:
+        """The figure of the lines by its file's name, as SVG."""
+        if not (self.drawn and lines):
+            return {}
+        points = {
+            line.label: {m: (v.mean, v.standard_error) for m, v in line.values.items()}
+            for line in lines
+        }
+        title = ", ".join(quantity(metric).label for metric in self.drawn)
+        return {"lines.svg": draw_file(draw_lines, points, self.drawn, title=title)}
 
     def table(self, lines: Sequence[Line]) -> TextTable:
         """The table itself."""

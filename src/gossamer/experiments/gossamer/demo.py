@@ -55,6 +55,7 @@ EXPERIMENT = Experiment(
             Check("sparsity exact in every run", _is_exact),
         ),
         reference="target",
+        drawn=("checkpoint_bytes", "nll", "ece"),
     ),
     scales=("small",),
     repeats={"small": 3},
