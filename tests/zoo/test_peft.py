@@ -9,11 +9,13 @@ from torch import nn
 import gossamer as gs
 from cases.adapters import ADAPTERS, Network, batch, with_values
 from reference import adapter_checks
+from zoo.torchvision_schemas import declare
 
 pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 
 
 def adapted() -> nn.Module:
+    declare()  # peft imports transformers, and that torchvision where it is installed
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=["first", "second"])
