@@ -38,13 +38,20 @@ _METHODS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 _SETS = ("digits", "mnist", "fashion")
 
+_TABLES = ("energy", "concrete")
+_TABLE_LINES: tuple[tuple[str, str, dict[str, Any]], ...] = tuple(
+    (f"beta-{beta:g}", f"β {beta:g}", {"kl_weight": beta}) for beta in (1.0, 0.5, 0.3, 0.1)
+)
+"""Real targets: the KL weight alone, all else as it is by default."""
+
 
 def tasks(scope: Scope) -> list[RunTask]:
     """The runs of all lines of both methods on all sets."""
     found: list[RunTask] = []
     for problem in PROBLEMS:
-        if problem.key not in _SETS:
+        if problem.key not in (*_SETS, *_TABLES):
             continue
+        lines = _TABLE_LINES if problem.key in _TABLES else _LINES
         base = replace(
             problem.config,
             data_dir=scope.data_dir,
@@ -62,7 +69,7 @@ def tasks(scope: Scope) -> list[RunTask]:
         else:
             base = replace(base, validation_fraction=0.3)
         for method, name, own in _METHODS:
-            for key, label, options in _LINES:
+            for key, label, options in lines:
                 config = replace(base, method=method, method_options={**own, **options})
                 line = f"{problem.key}-{method}-{key}"
                 found += repeated(line, f"{problem.label}: {name}, {label}", config, scope)
@@ -74,7 +81,10 @@ EXPERIMENT = Experiment(
     title="How the posterior of SSVI and dense VI was chosen: KL weight, first noise, decay, prior",
     tasks=tasks,
     conclude=RunTable(
-        columns=("accuracy", "nll", "ece", "auroc", "auroc_mutual_information", "seconds")
+        columns=(
+            *("accuracy", "rmse", "nll", "ece", "coverage"),
+            *("auroc", "auroc_mutual_information", "seconds"),
+        )
     ),
     scales=("small",),
     repeats={"small": 2},
