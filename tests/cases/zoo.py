@@ -14,6 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
+from gossamer.nn import GroupedLinear
 from gossamer.ops import BACKENDS as _TABLE
 
 BACKENDS = sorted(_TABLE)
@@ -59,6 +60,8 @@ def _linears() -> list[Layer]:
         Layer("linear-leading", lambda: nn.Linear(4, 6), (2, 3, 2, 4), batch_dims=3),
         Layer("linear-one-output", lambda: nn.Linear(7, 1), (4, 7)),
         Layer("linear-one-weight", lambda: nn.Linear(1, 1), (2, 1)),
+        Layer("linear-groups", lambda: GroupedLinear(6, 4, groups=2), (3, 6)),
+        Layer("linear-groups-leading", lambda: GroupedLinear(9, 3, 3, bias=False), (2, 3, 9), 2),
     ]
 
 

@@ -17,7 +17,7 @@ from golden.problems import NETWORKS, ROWS, batch, unseen
 from golden.runs import NOISES, Note, network_values, prediction_values
 
 STEPS = 10
-NOT_COMPARED = ("seconds", "epoch_seconds", "checkpoint_bytes")
+NOT_COMPARED = ("seconds", "epoch_seconds", "checkpoint_bytes", "predict_seconds")
 """Times, and the bytes that their digits take."""
 
 

@@ -39,7 +39,8 @@ def test_so_many_are_kept_and_at_the_cuts(name):
         run(method, 1)
         counts.append(len(method.kept))
     assert counts == [sum(step >= end for end in ENDS) for step in range(1, TOTAL + 1)]
-    run(method, 5)
+    with pytest.warns(UserWarning, match=f"step {TOTAL + 1} of a {name} run of total_steps"):
+        run(method, 5)
     assert len(method.kept) == 3, "a run that goes on keeps no more"
     # 67 weights of 112 for three alike: 22 each, one to spare.
     assert method.posterior().size == {"nnz": 66, "sparsity": pytest.approx(1 - 66 / 112)}

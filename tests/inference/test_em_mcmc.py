@@ -236,7 +236,8 @@ def test_samples_from_before_and_after_shrinking_all_predict(pruning):
         assert torch.equal(value, before[key]), key
     for p, state in method.optimizer.state.items():
         assert all(t.shape == p.shape for t in state.values())
-    run(method, 1)
+    with pytest.warns(UserWarning, match="total_steps"):
+        run(method, 1)
 
 
 @pytest.mark.parametrize("pruning", ["dfp", "dpf"])

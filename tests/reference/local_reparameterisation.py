@@ -2,7 +2,7 @@
 
 A linear map is the list of its products (output element, input element, weight element), found by
 Python loops from the torch module's own arguments. Everything after that is numpy in float64, with
-the gradients derived by hand: nothing here uses torch's convolutions, autograd or the package.
+the gradients derived by hand: no product of torch or of the package is used, and no autograd.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from math import prod
 import numpy as np
 from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
+
+from gossamer.nn import GroupedLinear
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ def products_of(module: nn.Module, in_shape: tuple[int, ...], output_size=None) 
     if isinstance(module, nn.Linear):
         rows, columns = module.weight.shape
         triples = [(r, c, r * columns + c) for r in range(rows) for c in range(columns)]
+        return _products((rows,), triples)
+    if isinstance(module, GroupedLinear):
+        rows, columns = module.weight.shape
+        first = [columns * (r // (rows // module.groups)) for r in range(rows)]
+        triples = [(r, first[r] + c, r * columns + c) for r in range(rows) for c in range(columns)]
         return _products((rows,), triples)
     if isinstance(module, _ConvTransposeNd):
         return _transposed(module, in_shape, output_size)

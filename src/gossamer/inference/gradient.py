@@ -25,6 +25,7 @@ from gossamer.inference.group import ALONE, Group
 from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import ELBO
 from gossamer.inference.parameters import parameter_groups
+from gossamer.inference.remarks import remark_on_end
 from gossamer.inference.state import (
     common_state,
     load_common_state,
@@ -196,6 +197,7 @@ class GradientMethod:
         self.likelihood = likelihood
         self.elbo = elbo
         self.config = config
+        self.total_steps = total_steps
         if optimizer is None:
             assert isinstance(config, OptimizerConfig)
             optimizer = make_optimizer(config, model, likelihood)
@@ -228,6 +230,7 @@ class GradientMethod:
     def step(self, batch: Batch | tuple[Tensor, ...]) -> StepInfo:
         """One optimiser step on a batch of inputs and targets, then a swap if one is due."""
         batch, subspace = Batch.of(batch), self.subspace
+        remark_on_end(self.steps, self.total_steps, self.name)
         # The schedule counts steps: not the parts of one, nor those of a step that failed.
         self.elbo.calls = self.steps * self.elbo.accumulate
         factor = self.lr_schedule(self.steps)

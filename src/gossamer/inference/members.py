@@ -27,6 +27,8 @@ from gossamer.prediction import Posterior, mixture
 class Members:
     """M methods behind the protocol of one: a step steps each of them on the same batch.
 
+    Each leaves out the examples that the batch says it must (``Batch.left_out``).
+
     Args:
         name: Key of the method in the registry.
         starts: Build the members, each by a function that is called with that member's noise.
@@ -82,13 +84,13 @@ class Members:
         return found.pop()
 
     def step(self, batch: Batch | tuple[Tensor, ...]) -> StepInfo:
-        """One step of every member; the numbers are means over them."""
-        batch = Batch.of(batch)
+        """One step of every member, on what it may see; the numbers are means over them."""
+        batch = Batch.of(batch, for_members=True)
         _ = self.steps  # a member that failed must not be left behind
         infos = []
-        for member, noise in zip(self.members, self._noises, strict=True):
+        for number, (member, noise) in enumerate(zip(self.members, self._noises, strict=True)):
             with noise.active():
-                infos.append(member.step(batch))
+                infos.append(member.step(batch.seen_by(number)))
         return joined(infos)
 
     def posterior(self) -> Posterior:

@@ -89,6 +89,7 @@ def build(
     member_sparsity: float | None = None,
     harvest: Harvest = "runs",
     member_start: Start | None = None,
+    leave_out: int = 0,
     generator: torch.Generator | None = None,
     **settings: Any,
 ) -> Method:
@@ -105,8 +106,11 @@ def build(
             3 of cycles, or the method's own number.
         member_sparsity: Sparsity of each; by default they share the weights of one network of the
             method's ``sparsity``, exactly.
-        harvest: ``runs`` trains them side by side, ``cycles`` cuts one run into so many.
+        harvest: ``runs`` trains them one beside the other, ``abreast`` as one network, ``cycles``
+            cuts one run into so many.
         member_start: Where members start whose network is a module, see ``Membership``.
+        leave_out: How many members each example is left out of; batches then say of which, see
+            ``gossamer.inference.leaving``.
         generator: Source of the structure: support, initial posterior, random swaps. torch's
             default one if ``None``. Noise always comes from the default one. So processes that
             train together give equal generators and seed their noise apart.
@@ -131,6 +135,7 @@ def build(
         member_sparsity=member_sparsity,
         harvest=harvest,
         member_start=member_start,
+        leave_out=leave_out,
     )
     if has_own_members(entry):
         own = {"members": members, "member_start": member_start}

@@ -19,6 +19,7 @@ from gossamer.inference.group import ALONE, Group
 from gossamer.inference.method import StepInfo
 from gossamer.inference.objective import Energy, Objective
 from gossamer.inference.parameters import parameter_groups
+from gossamer.inference.remarks import remark_on_end
 from gossamer.inference.state import common_state, load_common_state, require_own_state
 from gossamer.inference.step import Step, StepConfig
 from gossamer.likelihoods import Likelihood
@@ -193,6 +194,7 @@ class SamplerMethod:
     def step(self, batch: Batch | tuple[Tensor, ...]) -> StepInfo:
         """One step of the sampler on a batch of inputs and targets."""
         batch = Batch.of(batch)
+        remark_on_end(self.steps, self.schedule.steps, self.name)
         factor = self._schedule()
         effective = self._effective()
         taken = self._step.take(batch, inside=() if effective is None else (effective,))

@@ -10,21 +10,24 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from gossamer.errors import InvalidValue, UnknownName
+from gossamer.inference.abreast import Abreast, Together
 from gossamer.inference.cycles import Cycles
 from gossamer.inference.gradient import DescentConfig
+from gossamer.inference.joining import joined
+from gossamer.inference.leaving import check_leaving
 from gossamer.inference.members import Members
 from gossamer.inference.method import Method, MethodEntry
 from gossamer.inference.starts import Networks, Start, network_of, networks, weights_in
 from gossamer.likelihoods import Likelihood
 from gossamer.nn.candidates import convertible_weights
 
-Harvest = Literal["runs", "cycles"]
+Harvest = Literal["runs", "abreast", "cycles"]
 
 CYCLE_SWAPS = 0.5
 """Share of the weights that a cycle swaps at its start, unless told."""
@@ -38,23 +41,26 @@ class Membership:
         members: M; 1 is the method itself.
         member_sparsity: Sparsity of each; ``None``: they share what one network of the method's
             sparsity keeps.
-        harvest: ``runs`` trains M networks, ``cycles`` cuts one run into M and keeps a copy at
-            each cut.
+        harvest: ``runs`` trains M networks one beside the other, ``abreast`` as one network (see
+            ``abreast``), ``cycles`` cuts one run into M and keeps a copy at each cut.
         member_start: Initial weights where the network is given as a module: ``own`` draws anew
             those of all but the first, ``same`` takes the given ones for all. ``None`` is ``same``
             where supports differ, and has to be told where there is none.
+        leave_out: How many members each training example is left out of; those judge it honestly,
+            see ``leaving``. 0: all learn from all.
     """
 
     members: int = 1
     member_sparsity: float | None = None
     harvest: Harvest = "runs"
     member_start: Start | None = None
+    leave_out: int = 0
 
     def __post_init__(self) -> None:
         if self.members < 1:
             raise InvalidValue("members", self.members, "must be at least 1")
-        if self.harvest not in ("runs", "cycles"):
-            raise UnknownName("harvest", str(self.harvest), ("runs", "cycles"))
+        if self.harvest not in get_args(Harvest):
+            raise UnknownName("harvest", str(self.harvest), get_args(Harvest))
         if self.member_start not in (None, "own", "same"):
             raise UnknownName("member_start", str(self.member_start), ("own", "same"))
         if self.member_sparsity is not None and not 0.0 <= self.member_sparsity < 1.0:
@@ -63,6 +69,12 @@ class Membership:
             raise InvalidValue(
                 "member_start", self.member_start, "is not for cycles, which have one start"
             )
+        if self.leave_out:
+            check_leaving(self.members, self.leave_out)
+            if self.harvest == "cycles":
+                raise InvalidValue(
+                    "leave_out", self.leave_out, "is not for cycles, which are one network", ""
+                )
         if self.members == 1 and self.member_sparsity is not None:
             raise InvalidValue(
                 "member_sparsity",
@@ -92,6 +104,7 @@ def membership(
     member_sparsity: float | None = None,
     harvest: Harvest = "runs",
     member_start: Start | None = None,
+    leave_out: int = 0,
 ) -> Membership:
     """What was asked for, checked against the method; ``members=None`` is 1, or 3 of cycles.
 
@@ -101,8 +114,9 @@ def membership(
     if members is None:
         members = 3 if harvest == "cycles" else 1
     if has_own_members(entry):
-        for key, value in (("member_sparsity", member_sparsity), ("harvest", harvest)):
-            if value not in (None, "runs"):
+        own = {"member_sparsity": member_sparsity, "harvest": harvest, "leave_out": leave_out}
+        for key, value in own.items():
+            if value not in (None, "runs", 0):
                 raise InvalidValue(
                     key,
                     value,
@@ -115,6 +129,7 @@ def membership(
         member_sparsity=member_sparsity,
         harvest=harvest,
         member_start=member_start,
+        leave_out=leave_out,
     )
     if plan.members > 1 and not issubclass(entry.config, DescentConfig):
         raise InvalidValue(
@@ -177,11 +192,15 @@ def joint(
             own_config, own, likelihood=likelihood, generator=generator, **arguments
         )
         return Cycles(built, plan.members, total_steps, _measure(config, plan, weights))
+    if plan.leave_out:
+        arguments = {**arguments, "num_data": rows_of_member(num_data, plan)}
     network = networks(model, plan.member_start, differ=_is_sparse(config, plan))
     counts: list[int] = []
+    plains: list[nn.Module] = []
 
     def start(number: int) -> Method:
         own = network(number)
+        plains.append(own)
         counts.append(weights_in(own))
         if counts[-1] != counts[0]:
             raise InvalidValue("model", counts, "must make networks of one size for all members")
@@ -194,7 +213,21 @@ def joint(
     starts = [partial(start, number) for number in range(plan.members)]
     method = Members(name, starts, seed, noise_seed)
     method.weights = _measure(config, plan, counts[0])
-    return method
+    if plan.harvest == "runs":
+        return method
+    whole = entry.build(
+        _config_of(config, plan, plains[0], 0),
+        joined(plains),
+        likelihood=Together(likelihood, plan.members),
+        generator=generator,
+        **arguments,
+    )
+    return Abreast(whole, method.members, plains[0], method.weights)
+
+
+def rows_of_member(num_data: int, plan: Membership) -> int:
+    """Training examples that a member learns from; members differ by one or two."""
+    return max(1, round(num_data * (1.0 - plan.leave_out / plan.members)))
 
 
 def _is_sparse(config: Any, plan: Membership) -> bool:

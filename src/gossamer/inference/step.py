@@ -19,6 +19,7 @@ from gossamer.errors import InvalidValue, NonFinite
 from gossamer.inference.batch import Batch
 from gossamer.inference.group import ALONE, Group
 from gossamer.inference.objective import ElboParts, Objective, require_finite
+from gossamer.inference.remarks import remark_on_scale, require_kind
 from gossamer.likelihoods import Likelihood
 
 
@@ -81,6 +82,7 @@ class Step:
     ) -> None:
         self.model, self.likelihood, self.optimizer = model, likelihood, optimizer
         self.objective, self.config, self.group = objective, config, group
+        self._seen: object = None
 
     def take(
         self,
@@ -100,6 +102,7 @@ class Step:
         Raises:
             NonFinite: Loss or gradient norm; no parameter has changed then.
         """
+        self._look_at(batch)
         self.model.train()
         contexts = inside or (nullcontext(),)
         parts = batch.parts(self.config.accumulate)
@@ -117,6 +120,15 @@ class Step:
         if moves:
             self.optimizer.step()
         return self._taken(shares * len(contexts), passes)
+
+    def _look_at(self, batch: Batch) -> None:
+        """Refuse what the network cannot read, and remark on targets, at the first of its kind."""
+        if getattr(batch.x, "dtype", None) is self._seen:
+            return
+        require_kind(batch, self.model)
+        if self._seen is None:
+            remark_on_scale(self.likelihood, batch.y)
+        self._seen = batch.x.dtype
 
     def mean_nll(self, batch: Batch) -> Tensor:
         """The mean weighted negative log-likelihood of a batch, differentiable: 0-d."""

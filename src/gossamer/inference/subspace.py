@@ -291,10 +291,9 @@ class Subspace:
     def _prepare_next(self) -> None:
         """Arm the layers if the next step swaps by training gradients, else disarm them."""
         self._choose_weights()
+        self._disarm()  # a loaded state may keep all of a layer that was armed
         if self.is_due and self.rule.gradient and not self.rule.own_pass:
             self._arm(keep_dense=False)
-        else:
-            self._disarm()
 
     def _arm(self, *, keep_dense: bool) -> None:
         for weight in self.weights:

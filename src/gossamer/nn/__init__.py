@@ -20,6 +20,7 @@ from gossamer.nn.convert import to_bayesian, to_sparse
 from gossamer.nn.cost import Summary, summary
 from gossamer.nn.dropout import UnitDropout, drop_inputs, dropout_of
 from gossamer.nn.embedding import BayesianEmbedding, SparseEmbedding
+from gossamer.nn.grouped import GroupedLinear
 from gossamer.nn.linear import BayesianLinear, SparseLinear
 from gossamer.nn.moving import adopt, move, move_parameter, require_movable, state_on
 from gossamer.nn.restoring import to_deterministic
@@ -58,6 +59,7 @@ __all__ = [
     "BayesianLayer",
     "BayesianLinear",
     "DeterministicLayer",
+    "GroupedLinear",
     "NativeBatchNorm",
     "NeedsOwnPass",
     "Noise",

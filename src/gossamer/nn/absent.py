@@ -122,11 +122,13 @@ class RankOne:
         return (inner, outer) if layout.is_transposed else (outer, inner)
 
     def _weighted_sum(self, square: Tensor) -> Tensor:
-        """Σ_j b_j² x_j² ``[..., 1]``; with space ``[..., groups, *space]``, by a box filter."""
+        """Σ_j b_j² x_j² of a group ``[..., groups]``; ``[..., groups, *space]`` by a box filter."""
         layout, weight = self.layout, (2.0 * self.log_in).exp().to(square.dtype)
-        if layout.is_linear:
-            return (square @ weight).unsqueeze(-1)
         dims, groups = layout.dims, layout.groups
+        if layout.is_linear and groups == 1:
+            return (square @ weight).unsqueeze(-1)
+        if layout.is_linear:
+            return (square * weight).reshape(*square.shape[:-1], groups, -1).sum(-1)
         weighted = square * weight.view(-1, *(1,) * dims)
         lead, space = square.shape[: -dims - 1], square.shape[-dims:]
         summed = weighted.reshape(*lead, groups, -1, *space).sum(-dims - 1)
@@ -136,8 +138,8 @@ class RankOne:
     def _to_outputs(self, total: Tensor, factor: Tensor) -> Tensor:
         """What the outputs of a group share, times a factor per output."""
         layout, factor = self.layout, factor.to(total.dtype)
-        if layout.is_linear:
-            return total * factor
+        if layout.is_linear:  # one total, or one for each group
+            return (total.unsqueeze(-1) * factor.view(layout.groups, -1)).flatten(-2)
         dims = layout.dims
         factor = factor.view(layout.groups, -1, *(1,) * dims)
         return (total.unsqueeze(-dims - 1) * factor).flatten(-dims - 2, -dims - 1)

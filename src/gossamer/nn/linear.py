@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
+from gossamer.nn.grouped import GroupedLinear
 from gossamer.ops import Layout
 
 
@@ -13,8 +14,8 @@ class _LinearShape(SparseLayer):
 
     @property
     def in_features(self) -> int:
-        """Input units."""
-        return self.layout.fan_in
+        """Input units of all groups."""
+        return self.layout.channels
 
     @property
     def out_features(self) -> int:
@@ -39,7 +40,9 @@ def linear_layout(module: nn.Linear) -> Layout:
     return Layout("linear", tuple(module.weight.shape))
 
 
-def dense_linear(layer: BayesianLinear | SparseLinear) -> nn.Linear:
+def dense_linear(layer: BayesianLinear | SparseLinear) -> nn.Linear | GroupedLinear:
     """An uninitialised torch layer of the same geometry."""
-    out_features, in_features = layer.layout.shape
-    return nn.Linear(in_features, out_features, bias=layer.bias is not None, device="meta")
+    sizes, bias = (layer.in_features, layer.out_features), layer.bias is not None
+    if layer.layout.groups > 1:
+        return GroupedLinear(*sizes, layer.layout.groups, bias, device="meta")
+    return nn.Linear(*sizes, bias=bias, device="meta")

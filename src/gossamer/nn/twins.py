@@ -14,6 +14,7 @@ from gossamer.nn import conv, embedding, linear
 from gossamer.nn.base import BayesianLayer, DeterministicLayer, SparseLayer
 from gossamer.nn.conv import conv_layout, dense_conv
 from gossamer.nn.embedding import dense_embedding, table_layout, table_of
+from gossamer.nn.grouped import GroupedLinear, grouped_layout
 from gossamer.nn.linear import dense_linear, linear_layout
 from gossamer.ops import Layout
 
@@ -55,6 +56,7 @@ class Twin:
 
 TWINS: dict[type[nn.Module], Twin] = {
     nn.Linear: Twin(linear.BayesianLinear, linear.SparseLinear, linear_layout, dense_linear),
+    GroupedLinear: Twin(linear.BayesianLinear, linear.SparseLinear, grouped_layout, dense_linear),
     nn.Conv1d: Twin(conv.BayesianConv1d, conv.SparseConv1d, conv_layout, dense_conv),
     nn.Conv2d: Twin(conv.BayesianConv2d, conv.SparseConv2d, conv_layout, dense_conv),
     nn.Conv3d: Twin(conv.BayesianConv3d, conv.SparseConv3d, conv_layout, dense_conv),

@@ -62,6 +62,8 @@ def choose(
 
 def _is_faster(layout: Layout, nnz: int, *, noisy: bool) -> bool:
     """Whether the kernels are expected to beat dense products."""
+    if layout.is_linear and layout.groups > 1:  # dense products are one by one
+        return nnz < layout.numel or layout.numel <= FULL_LIMIT
     if layout.is_linear and layout.numel < TINY[noisy]:
         return False
     if noisy and layout.numel <= SMALL_NOISY:

@@ -15,7 +15,7 @@ from gossamer.nn import Noise, summary
 from gossamer.ops import fold_seed
 from gossamer.prediction.combine import merge
 from gossamer.prediction.draws import Draws, Move
-from gossamer.prediction.finish.finish import Finish, widened
+from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finite import require_finite_answer
 from gossamer.prediction.inputs import InputRows
 from gossamer.prediction.outputs import Output
@@ -68,7 +68,8 @@ class MixtureDraws:
 class Mixture(Posterior):
     """The even mixture of several posteriors, see ``mixture``.
 
-    Its own ``finish`` is a temperature for all; last layers belong to the members.
+    Its own ``finish`` is a temperature or a spread, and a calibration, for all; last layers are the
+    members'.
 
     Args:
         members: The posteriors.
@@ -110,16 +111,17 @@ class Mixture(Posterior):
             for number, member in enumerate(self.members)
         ]
         for block, parts in enumerate(zip(*found, strict=True)):
-            yield self._joined(list(parts), factor, block * ROW_BLOCK)
+            yield self._joined(list(parts), temperature, block * ROW_BLOCK)
 
     def moments(self, x: Tensor, *, keep_samples: bool, temperature: float = 1.0) -> Prediction:
         """See ``Posterior.moments``."""
+        self.finish.require_uncalibrated()
         factor = self.finish.temperature * temperature
         parts = [
             member.moments(x, keep_samples=keep_samples, temperature=self._of_member(factor))
             for member in self.members
         ]
-        return self._joined(parts, factor, 0)
+        return self._joined(parts, temperature, 0)
 
     def require_finite(self) -> None:
         """See ``Posterior.require_finite``."""
@@ -131,13 +133,13 @@ class Mixture(Posterior):
         # so that what members disagree by is widened too.
         return factor if self.likelihood.has_labels else 1.0
 
-    def _joined(self, parts: list[Prediction], factor: float, first: int) -> Prediction:
+    def _joined(self, parts: list[Prediction], further: float, first: int) -> Prediction:
         found = merge(parts)
-        if isinstance(found, RealPrediction) and factor != 1:
-            found = widened(found, factor)
+        if isinstance(found, RealPrediction) and not found.counts:
+            found = self.finish.widened(found, further)
         # Answers of all members are finite; what they differ by, widened, need not be.
         require_finite_answer(found, first, lambda: "members differ by more than numbers hold")
-        return found
+        return self.finish.calibrated(found)
 
     @property
     def size(self) -> dict[str, float | int]:
@@ -150,11 +152,13 @@ class Mixture(Posterior):
         self, move: Callable[[Tensor], Tensor], place: Callable[[nn.Module], nn.Module]
     ) -> Mixture:
         """See ``Posterior.moved``."""
-        return self.with_members([member.moved(move, place) for member in self.members])
+        found = self.with_members([member.moved(move, place) for member in self.members])
+        return found.finished(self.finish.moved(move))
 
     def to(self, device: str | torch.device) -> Mixture:
         """See ``Posterior.to``."""
-        return self.with_members([member.to(device) for member in self.members])
+        found = self.with_members([member.to(device) for member in self.members])
+        return found.finished(self.finish.moved(lambda t: t.to(device, copy=True)))
 
     def reading(self, *, output: Output | None = None, class_dim: int | None = None) -> Mixture:
         """See ``Posterior.reading``; the same for every member."""
@@ -176,7 +180,7 @@ class Mixture(Posterior):
         heads = [member.finish.head for member in self.members if member.finish.head is not None]
         found = {"last_layer_scale": heads[0].scale} if heads else {}
         own = self.finish.figures
-        return {"temperature": self.finish.temperature, **found} if found else own
+        return {"temperature": self.finish.temperature, **found, **own} if found else own
 
     def __repr__(self) -> str:
         return f"Mixture of {len(self.members)}: {list(self.members)}"
@@ -201,7 +205,7 @@ def mixture(posteriors: Sequence[Posterior], weights: int | None = None) -> Post
 
     Raises:
         InvalidValue: There is no member, or members read their outputs by different likelihoods or
-            class axes, or live on different devices.
+            class axes, live on different devices, or were calibrated.
 
     Example:
         >>> from gossamer.prediction import posterior_of
@@ -225,4 +229,11 @@ def mixture(posteriors: Sequence[Posterior], weights: int | None = None) -> Post
             raise InvalidValue("posteriors", found, f"must share one {what} to be averaged")
     if weights is not None and weights < 1:
         raise InvalidValue("weights", weights, "must be at least 1")
+    if any(member.finish.calibration is not None for member in members):
+        raise InvalidValue(
+            "posteriors",
+            None,
+            "must not be calibrated: each was alone, and together they predict otherwise",
+            "mix them first, then calibrate the mixture",
+        )
     return Mixture(members, weights, members[0].preparation, members[0].about)

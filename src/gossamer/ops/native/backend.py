@@ -189,7 +189,7 @@ def _runs(x: Tensor, values: Tensor, pattern: Pattern, layout: Layout, bias: Ten
 def _fits(x: Tensor, layout: Layout) -> bool:
     """Whether an input has the layer's channels and is large enough for its kernel."""
     if layout.is_linear:
-        return x.dim() >= 1 and x.shape[-1] == layout.shape[1]
+        return x.dim() >= 1 and x.shape[-1] == layout.channels
     if x.dim() not in (layout.dims + 1, layout.dims + 2):
         return False
     channels, *spatial = x.shape[-1 - layout.dims :]

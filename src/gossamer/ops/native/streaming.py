@@ -148,7 +148,8 @@ def _block(
 ) -> Tensor:
     """Rows ``first`` to ``first + count`` of the gradient of the weight, within one group."""
     if layout.is_linear:
-        return gradient[:, first : first + count].t() @ x
+        width = layout.fan_in
+        return gradient[:, first : first + count].t() @ x[:, group * width : (group + 1) * width]
     transposed = layout.is_transposed
     # A row is an output channel, or of a transposed convolution an input channel; the other side
     # gives all channels of the group.

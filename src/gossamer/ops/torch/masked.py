@@ -43,7 +43,7 @@ class MaskedBackend:
 
     def prepare(self, indices: Tensor | None, layout: Layout) -> tuple[Tensor, ...]:
         """Of a linear layer that reads few of its inputs: which, and the support among them."""
-        if indices is None or not layout.is_linear:
+        if indices is None or not layout.is_linear or layout.groups > 1:
             return ()
         columns = indices.to(torch.int64) % layout.shape[1]
         live, place = torch.unique(columns, return_inverse=True)
@@ -220,12 +220,21 @@ def _pad(x: Tensor, layout: Layout) -> Tensor:
     return F.pad(x, layout.pad_argument, mode=mode)
 
 
+def _grouped(x: Tensor, weight: Tensor, groups: int, bias: Tensor | None) -> Tensor:
+    """Groups of features mapped apart: ``[..., groups · in]`` to ``[..., out]``."""
+    parts = x.reshape(*x.shape[:-1], groups, weight.shape[1])
+    matrices = weight.reshape(groups, -1, weight.shape[1])
+    found = torch.einsum("...gi,goi->...go", parts, matrices).flatten(-2)
+    return found if bias is None else found + bias
+
+
 def _apply(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None) -> Tensor:
+    groups = layout.groups
     if layout.is_linear:
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight, bias) if groups == 1 else _grouped(x, weight, groups, bias)
     if layout.is_lookup:
         return F.embedding(x, weight)
-    stride, dilation, groups = layout.stride, layout.dilation, layout.groups
+    stride, dilation = layout.stride, layout.dilation
     if not layout.is_transposed:
         padding = layout.symmetric_padding or (0,) * layout.dims
         return _CONV[layout.dims](x, weight, bias, stride, padding, dilation, groups)

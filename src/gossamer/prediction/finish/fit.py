@@ -49,7 +49,7 @@ def tempered(
     under a prior that holds T near 1 or above it where rows are few and all right: they would ask
     for T = 0 otherwise.
     For real targets T widens the predictive distribution around its mean, noise and all. An earlier
-    temperature is replaced; a last layer stays.
+    temperature is replaced; a last layer stays; a calibration goes, as it was of other answers.
 
     Args:
         source: A method, a converted model or a posterior.
@@ -81,7 +81,7 @@ def tempered(
     look = Look(num_samples, noise, seed)
     with torch.no_grad():
         temperature = _temperature(posterior, x, y, look)
-    return posterior.finished(replace(posterior.finish, temperature=temperature))
+    return posterior.finished(replace(posterior.finish, temperature=temperature, calibration=None))
 
 
 def last_layer(
@@ -166,7 +166,10 @@ def last_layer(
                 )
             return _classes(posterior, (x, y), num_data or len(x), rank, tolerance, look)
     raise InvalidValue(
-        "likelihood", kind.name, "has no Gaussian last layer", "use the posterior as it is"
+        "likelihood",
+        kind.name,
+        "has no Gaussian last layer",
+        "use the posterior as it is" if kind.has_counts else "use tempered",
     )
 
 

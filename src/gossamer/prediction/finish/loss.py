@@ -123,8 +123,4 @@ class RealLoss:
     def rows(self, temperature: float) -> Tensor:
         """See ``Loss.rows``."""
         found = widened(self.prediction, temperature)
-        means, noise = found.samples.double(), found.noise.double()
-        z = (self.target.double().reshape(means.shape[1:]) - means) / noise
-        density = -0.5 * z.square() - noise.log() - 0.5 * math.log(2.0 * math.pi)
-        density = density.flatten(2).sum(2) if density.dim() > 2 else density
-        return math.log(len(density)) - density.logsumexp(0)
+        return -found.log_prob(self.target.reshape(found.mean.shape))

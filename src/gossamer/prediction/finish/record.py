@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gossamer.core.disagreement import VarianceLaw
 from gossamer.errors import InvalidData, InvalidValue
+from gossamer.prediction.conformal.record import calibration_from, describe_calibration
 from gossamer.prediction.finish.finish import Finish, Head
 from gossamer.prediction.finish.heads import ClassHead, Features, RealHead
+from gossamer.prediction.finish.spread import Spread
 
 _CLASS_TENSORS = ("rotation", "curvature")
 _REAL_TENSORS = ("mean", "curvature", "prior", "noise")
@@ -18,10 +21,18 @@ _REAL_TENSORS = ("mean", "curvature", "prior", "noise")
 
 def describe_finish(finish: Finish, key_of: Callable[[Tensor], str]) -> dict[str, Any]:
     """Its values; ``key_of`` keeps a tensor and names it."""
-    return {
+    found: dict[str, Any] = {
         "temperature": finish.temperature,
         "head": None if finish.head is None else _describe_head(finish.head, key_of),
     }
+    if finish.spread is not None:
+        spread = finish.spread
+        laws = [None if law is None else [law.df, law.scale] for law in spread.laws]
+        tensors = {"level": key_of(spread.level), "factor": key_of(spread.factor)}
+        found["spread"] = {**tensors, "laws": laws}
+    if finish.calibration is not None:
+        found["calibration"] = describe_calibration(finish.calibration, key_of)
+    return found
 
 
 def finish_from(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Finish:
@@ -31,7 +42,22 @@ def finish_from(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Fin
         InvalidData: The values do not fit one another.
     """
     head = values["head"]
-    return Finish(float(values["temperature"]), None if head is None else _head(head, tensors))
+    known, spread = values.get("calibration"), values.get("spread")
+    return Finish(
+        float(values["temperature"]),
+        None if head is None else _head(head, tensors),
+        None if known is None else calibration_from(known, tensors),
+        None if spread is None else _spread(spread, tensors),
+    )
+
+
+def _spread(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Spread:
+    laws = values.get("laws") or []  # earlier files have none
+    return Spread(
+        tensors[values["level"]],
+        tensors[values["factor"]],
+        tuple(None if law is None else VarianceLaw(float(law[0]), float(law[1])) for law in laws),
+    )
 
 
 def _describe_head(head: Head, key_of: Callable[[Tensor], str]) -> dict[str, Any]:
