@@ -249,7 +249,15 @@ def test_gradient_of_the_learnt_noise():
 
 
 def test_the_table_and_the_maker():
-    assert list(LIKELIHOODS) == ["categorical", "bernoulli", "gaussian", "poisson"]
+    assert list(LIKELIHOODS) == [
+        "categorical",
+        "bernoulli",
+        "gaussian",
+        "heteroscedastic",
+        "student_t",
+        "poisson",
+        "negative_binomial",
+    ]
     made = make_likelihood("gaussian", noise_std=0.1)
     assert isinstance(made, gs.Gaussian)
     assert made.noise_std == 0.1

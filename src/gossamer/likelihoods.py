@@ -13,10 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gossamer.core.families import negative_binomial_log_prob, student_log_density
 from gossamer.core.gaussian import raw_from_std, std_from_raw
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
 NoiseStd = float | Literal["learn", "head"]
+Learnt = float | Literal["learn"]
+
+NOISE_START = 0.5
+"""Std at which a learnt noise starts that nobody told where."""
+
+_LEAST_DF = 2.0
+"""Of Student's t: at and below it there is no variance, and no standard deviation to report."""
 
 
 class Likelihood(nn.Module):
@@ -27,6 +35,8 @@ class Likelihood(nn.Module):
     """Whether targets are labels, whose log-likelihood has a bounded curvature."""
     has_noise = False
     """Whether there is a scale of noise beside the output."""
+    has_counts = False
+    """Whether targets are counts, whole numbers that must not be shifted or scaled."""
 
     def options(self) -> dict[str, Any]:
         """What ``make_likelihood`` needs beside the name to make another of its kind."""
@@ -146,26 +156,30 @@ class Gaussian(Likelihood):
         noise_std: A number fixes it; ``"learn"`` learns one for all examples; ``"head"`` reads it
             from the network, whose output then has twice the target's columns: first the means,
             then the softplus pre-images of the noise.
+        start: Where a learnt one starts. Targets are standardised, so half their spread is neutral;
+            ``gossamer.train`` starts at what a linear map leaves over.
     """
 
     name = "gaussian"
     has_noise = True
 
-    def __init__(self, noise_std: NoiseStd = "learn") -> None:
+    def __init__(self, noise_std: NoiseStd = "learn", start: float = NOISE_START) -> None:
         super().__init__()
         if isinstance(noise_std, str):
             if noise_std not in ("learn", "head"):
                 raise UnknownName("noise_std", noise_std, ("learn", "head", "a positive number"))
         elif not (noise_std > 0.0 and math.isfinite(noise_std)):
             raise InvalidValue("noise_std", noise_std, "must be positive, 'learn' or 'head'")
-        self.noise_std = noise_std
+        if not (start > 0.0 and math.isfinite(start)):
+            raise InvalidValue("start", start, "must be positive: it is a standard deviation")
+        self.noise_std, self.start = noise_std, float(start)
         if noise_std == "learn":
-            # Targets are standardised, so a noise of half their spread is neutral.
-            self.raw_noise_std = nn.Parameter(raw_from_std(torch.tensor(0.5)))
+            self.raw_noise_std = nn.Parameter(raw_from_std(torch.tensor(self.start)))
 
     def options(self) -> dict[str, Any]:
-        """``noise_std`` as it was given."""
-        return {"noise_std": self.noise_std}
+        """``noise_std`` as it was given, ``start`` where it is not 0.5."""
+        own = {} if self.start == NOISE_START else {"start": self.start}
+        return {"noise_std": self.noise_std, **own}
 
     def mean_and_noise(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of the target, each ``[B]`` or ``[B, D]``."""
@@ -193,27 +207,158 @@ class Gaussian(Likelihood):
         )
 
 
+class Heteroscedastic(Gaussian):
+    """Real targets with a noise for every row: N(output, noise²), both read from the network.
+
+    The same as ``Gaussian("head")``: the output has twice the target's columns, first the means,
+    then the softplus pre-images of the noise.
+
+    Example:
+        >>> Heteroscedastic().log_lik(torch.zeros(5, 2), torch.zeros(5)).shape
+        torch.Size([5])
+    """
+
+    name = "heteroscedastic"
+
+    def __init__(self) -> None:
+        super().__init__("head")
+
+    def options(self) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
+class StudentT(Likelihood):
+    """Real targets with outliers: output + scale · t, Student's t with ν degrees of freedom.
+
+    Its tails fall as a power, so that a few wild targets pull less on the mean than under normal
+    noise. The noise of a prediction is its standard deviation, scale · √(ν/(ν − 2)).
+
+    Args:
+        scale: A number fixes it; ``"learn"`` learns one for all examples.
+        degrees_of_freedom: ν > 2, since below there is no variance: a number, or ``"learn"``. Large
+            ones are normal noise.
+
+    Example:
+        >>> likelihood = StudentT(scale=0.5, degrees_of_freedom=4.0)
+        >>> likelihood.log_lik(torch.zeros(3, 1), torch.zeros(3)).shape
+        torch.Size([3])
+    """
+
+    name = "student_t"
+    has_noise = True
+
+    def __init__(self, scale: Learnt = "learn", degrees_of_freedom: Learnt = "learn") -> None:
+        super().__init__()
+        self.scale = _learnt("scale", scale, 0.0)
+        self.degrees_of_freedom = _learnt("degrees_of_freedom", degrees_of_freedom, _LEAST_DF)
+        if self.scale == "learn":
+            # As that of ``Gaussian``: half the spread of a standardised target.
+            self.raw_scale = nn.Parameter(raw_from_std(torch.tensor(0.5)))
+        if self.degrees_of_freedom == "learn":
+            # ν = 6: tails clearly heavier than normal ones, and room to both sides.
+            self.raw_df = nn.Parameter(raw_from_std(torch.tensor(4.0)))
+
+    def options(self) -> dict[str, Any]:
+        """Both as they were given."""
+        return {"scale": self.scale, "degrees_of_freedom": self.degrees_of_freedom}
+
+    def scale_and_df(self) -> tuple[Tensor, Tensor]:
+        """Both as tensors: 0-d."""
+        scale, df = self.scale, self.degrees_of_freedom
+        return (
+            std_from_raw(self.raw_scale) if isinstance(scale, str) else _number(scale),
+            _LEAST_DF + std_from_raw(self.raw_df) if isinstance(df, str) else _number(df),
+        )
+
+    def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
+        """Sum over elements of the log-density."""
+        mean, target = match(output, target)
+        scale, df = (value.to(mean) for value in self.scale_and_df())
+        return _per_example(student_log_density((target - mean) / scale, df) - scale.log())
+
+
 class Poisson(Likelihood):
     """Counts from log rates.
 
     Output ``[B]`` or ``[B, 1]`` (or the target's shape), target a whole number ≥ 0.
+
+    Args:
+        offset: Is added to the output: the log of the rate that an output of 0 stands for.
     """
 
     name = "poisson"
+    has_counts = True
+
+    def __init__(self, offset: float = 0.0) -> None:
+        super().__init__()
+        self.offset = _finite("offset", offset)
+
+    def options(self) -> dict[str, Any]:
+        """``offset`` where there is one."""
+        return {"offset": self.offset} if self.offset else {}
 
     def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
         """Sum over elements of the Poisson log-probability."""
         log_rate, target = match(output, target)
-        wrong = (target < 0) | (target != target.round()) | ~torch.isfinite(target)
-        if bool(wrong.any()):
-            raise InvalidData(
-                "target", float(target[wrong][0]), "a poisson target must be a whole number ≥ 0"
-            )
+        _check_counts(self.name, target)
+        log_rate = log_rate + self.offset if self.offset else log_rate
         return _per_example(target * log_rate - log_rate.exp() - torch.lgamma(target + 1.0))
 
 
+class NegativeBinomial(Likelihood):
+    """Counts that spread more than Poisson's: mean μ = exp(output + offset), variance μ + α μ².
+
+    Args:
+        dispersion: α: a number above 0, or ``"learn"``. Small ones are Poisson's counts.
+        offset: As of ``Poisson``.
+
+    Example:
+        >>> NegativeBinomial(0.5).log_lik(torch.zeros(4, 1), torch.arange(4)).shape
+        torch.Size([4])
+    """
+
+    name = "negative_binomial"
+    has_counts = True
+
+    def __init__(self, dispersion: Learnt = "learn", offset: float = 0.0) -> None:
+        super().__init__()
+        self.dispersion = _learnt("dispersion", dispersion, 0.0)
+        self.offset = _finite("offset", offset)
+        if self.dispersion == "learn":
+            self.raw_dispersion = nn.Parameter(raw_from_std(torch.tensor(0.5)))
+
+    def options(self) -> dict[str, Any]:
+        """``dispersion`` as it was given, ``offset`` where there is one."""
+        return {"dispersion": self.dispersion, **({"offset": self.offset} if self.offset else {})}
+
+    def alpha(self) -> Tensor:
+        """The dispersion as a tensor: 0-d."""
+        if isinstance(self.dispersion, str):
+            return std_from_raw(self.raw_dispersion)
+        return _number(self.dispersion)
+
+    def log_lik(self, output: Tensor, target: Tensor) -> Tensor:
+        """Sum over elements of the log-probability."""
+        log_mean, target = match(output, target)
+        _check_counts(self.name, target)
+        # In float64: log Γ(y + 1/α) and log Γ(1/α) are large where α is small, and nearly alike.
+        wide = (log_mean.double() + self.offset, self.alpha().to(log_mean.device).double())
+        each = negative_binomial_log_prob(target.double(), *wide)
+        return _per_example(each.to(log_mean.dtype))
+
+
 LIKELIHOODS: dict[str, type[Likelihood]] = {
-    kind.name: kind for kind in (Categorical, Bernoulli, Gaussian, Poisson)
+    kind.name: kind
+    for kind in (
+        Categorical,
+        Bernoulli,
+        Gaussian,
+        Heteroscedastic,
+        StudentT,
+        Poisson,
+        NegativeBinomial,
+    )
 }
 
 
@@ -234,11 +379,43 @@ def make_likelihood(spec: str | Likelihood, **options: Any) -> Likelihood:
         raise InvalidValue("likelihood options", options, f"do not fit {spec}: {error}") from error
 
 
+def _learnt(name: str, value: Learnt, least: float) -> Learnt:
+    """A number above ``least``, or ``"learn"``."""
+    if isinstance(value, str):
+        if value != "learn":
+            raise UnknownName(name, value, ("learn", f"a number above {least:g}"))
+        return value
+    if not (value > least and math.isfinite(value)):
+        raise InvalidValue(name, value, f"must be a number above {least:g}, or 'learn'")
+    return float(value)
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def _finite(name: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise InvalidValue(name, value, "must be finite")
+    return float(value)
+
+
+def _check_counts(name: str, target: Tensor) -> None:
+    wrong = (target < 0) | (target != target.round()) | ~torch.isfinite(target)
+    if bool(wrong.any()):
+        raise InvalidData(
+            "target", float(target[wrong][0]), f"a {name} target must be a whole number ≥ 0"
+        )
+
+
 def check_labels(output: Tensor, target: Tensor) -> None:
     """Raise unless ``target`` holds class numbers that ``output`` has columns for."""
     if target.is_floating_point() or target.dtype == torch.bool:
         raise InvalidData(
-            "target dtype", target.dtype, "class labels must be integers", "use target.long()"
+            "target dtype",
+            target.dtype,
+            "class labels must be integers",
+            "for real targets give likelihood='gaussian'; for class numbers use target.long()",
         )
     if output.dim() < 2 or target.shape != (output.shape[0], *output.shape[2:]):
         rule = f"must be the output's shape {tuple(output.shape)} without its class axis, 1"

@@ -41,6 +41,47 @@ def rmse(mean: Tensor, target: Tensor) -> float:
     return float((predicted - observed).square().mean().sqrt())
 
 
+def mae(mean: Tensor, target: Tensor) -> float:
+    """Mean absolute error over all rows and outputs.
+
+    Args:
+        mean: [B] or [B, D], predictive means.
+        target: Of the same shape.
+
+    Example:
+        >>> mae(torch.tensor([1.0, 5.0]), torch.tensor([1.0, 2.0]))
+        1.5
+    """
+    predicted, observed = check_real("mean", mean), check_real("target", target)
+    check_same_shape("mean", mean, "target", target)
+    return float((predicted - observed).abs().mean())
+
+
+def r2(mean: Tensor, target: Tensor) -> float | None:
+    """Share of the targets' variance that the means explain, averaged over outputs.
+
+    1 − Σ (y − μ)² / Σ (y − ȳ)², with ȳ of the rows measured: 0 is a constant's, below is worse.
+
+    Args:
+        mean: [B] or [B, D], predictive means.
+        target: Of the same shape.
+
+    Returns:
+        ``None`` where the targets of an output are all alike: there is nothing to explain.
+
+    Example:
+        >>> r2(torch.tensor([1.0, 2.0, 3.0, 2.0]), torch.tensor([0.0, 2.0, 4.0, 2.0]))
+        0.75
+    """
+    predicted, observed = check_real("mean", mean), check_real("target", target)
+    check_same_shape("mean", mean, "target", target)
+    centred = observed - observed.mean(dim=0, keepdim=True)
+    total = centred.square().sum(dim=0)
+    if bool((total == 0.0).any()):
+        return None
+    return float((1.0 - (predicted - observed).square().sum(dim=0) / total).mean())
+
+
 def gaussian_mixture_nll(means: Tensor, stds: Tensor, target: Tensor) -> float:
     """Mean over rows of −log (1/S) Σ_s N(y; μ_s, σ_s²), in nats.
 

@@ -4,6 +4,7 @@ The average over its samples or moments in one pass, each with its epistemic and
 """
 
 from gossamer.prediction.archive import load
+from gossamer.prediction.conformal.fit import calibrated, calibrated_by_scores
 from gossamer.prediction.draws import Centre, Draws, GaussianDraws, NoiseDraws, StoredDraws
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finish.fit import last_layer, tempered
@@ -33,6 +34,8 @@ __all__ = [
     "RealPrediction",
     "Shared",
     "StoredDraws",
+    "calibrated",
+    "calibrated_by_scores",
     "last_layer",
     "load",
     "mixture",

@@ -7,7 +7,7 @@
                conversion made of each layer), likelihood, preparation, about; in version 2 also
                finish (temperature, last layer), or members (each as above) in place of draws; in
                version 3 also output (a field of what networks give) and, among the options of the
-               likelihood, class_dim
+               likelihood, class_dim; in version 4 also the calibration of finish
     tensors    "0", "1", ...: each distinct tensor once
 
 The checksum is the SHA-256 of the whole file with the digest's own digits as zeros, so that every
@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 FILE_NAME = "posterior.safetensors"
 """What a finished run calls its posterior."""
 
-FORMAT, PLAIN, FINISHED, VERSION = "gossamer-posterior", 1, 2, 3
+FORMAT, PLAIN, FINISHED, READ, VERSION = "gossamer-posterior", 1, 2, 3, 4
 """Version 1 knows neither mixtures nor finishing steps, version 2 no ``output`` and no class axis
-but the usual one. A file has the lowest version that knows what it holds: older readers take it."""
+but the usual one, version 3 neither a spread nor a calibration. A file has the lowest version that
+knows what it holds: older readers take it."""
 
 _DIGITS = 64
 _BLANK = "sha256:" + "0" * _DIGITS
@@ -118,8 +119,11 @@ def load(path: str | os.PathLike[str], *, network: nn.Module | None = None) -> P
 def _version(body: Mapping[str, Any]) -> int:
     """The lowest version that knows all of it."""
     members = body.get("members", [body])
-    if any("output" in m or "class_dim" in m["likelihood"]["options"] for m in members):
+    finishes = [part.get("finish", {}) for part in (body, *members)]
+    if any("spread" in finish or "calibration" in finish for finish in finishes):
         return VERSION
+    if any("output" in m or "class_dim" in m["likelihood"]["options"] for m in members):
+        return READ
     return PLAIN if set(body) == PLAIN_KEYS else FINISHED
 
 

@@ -10,7 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
-from gossamer.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
+from gossamer.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+)
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 
 
@@ -66,8 +74,24 @@ def from_real(likelihood: Gaussian, outputs: Tensor) -> RealPrediction:
 
 def from_log_rate(likelihood: Poisson, outputs: Tensor) -> RealPrediction:
     """Log rates: the noise of a Poisson count is the root of its rate."""
-    rate = _drop_column(outputs).exp()
+    rate = (_drop_column(outputs) + likelihood.offset).exp()
     return real_prediction(rate, rate.sqrt(), counts=True)
+
+
+def from_student(likelihood: StudentT, outputs: Tensor) -> RealPrediction:
+    """Means; scale and degrees of freedom are the likelihood's."""
+    scale, df = (value.to(outputs) for value in likelihood.scale_and_df())
+    std = scale * (df / (df - 2.0)).sqrt()
+    return real_prediction(outputs, std.expand_as(outputs), shape=df.expand_as(outputs))
+
+
+def from_dispersed(likelihood: NegativeBinomial, outputs: Tensor) -> RealPrediction:
+    """Log means: the variance is μ + α μ²."""
+    mean = (_drop_column(outputs) + likelihood.offset).exp()
+    alpha = likelihood.alpha().to(mean).expand_as(mean)
+    # √μ √(1 + α μ): the square of a large mean would overflow where its root does not.
+    noise = mean.sqrt() * (1.0 + alpha * mean).sqrt()
+    return real_prediction(mean, noise, counts=True, shape=alpha)
 
 
 COMBINE: dict[type[Likelihood], Callable[..., Prediction]] = {
@@ -75,6 +99,8 @@ COMBINE: dict[type[Likelihood], Callable[..., Prediction]] = {
     Bernoulli: from_logit,
     Gaussian: from_real,
     Poisson: from_log_rate,
+    StudentT: from_student,
+    NegativeBinomial: from_dispersed,
 }
 
 
@@ -99,6 +125,7 @@ def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
             energy=torch.cat([p.energy for p in blocks]),
             samples=torch.cat(samples, 1) if keep_samples else None,
             class_dim=first.class_dim,
+            calibration=first.calibration,
         )
     reals = [p for p in parts if isinstance(p, RealPrediction)]
     return RealPrediction(
@@ -108,6 +135,8 @@ def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
         samples=torch.cat([p.samples for p in reals], 1),
         noise=torch.cat([p.noise for p in reals], 1),
         counts=first.counts,
+        calibration=first.calibration,
+        shape=_shapes(reals, lambda found: torch.cat(found, 1)),
     )
 
 
@@ -135,7 +164,15 @@ def merge(parts: list[Prediction]) -> Prediction:
         )
     reals = [p for p in parts if isinstance(p, RealPrediction)]
     means, noise = _in_turn([p.samples for p in reals]), _in_turn([p.noise for p in reals])
-    return real_prediction(means, noise, counts=first.counts)
+    shape = _shapes(reals, _in_turn)
+    return real_prediction(means, noise, counts=first.counts, shape=shape)
+
+
+def _shapes(
+    parts: list[RealPrediction], together: Callable[[list[Tensor]], Tensor]
+) -> Tensor | None:
+    found = [p.shape for p in parts if p.shape is not None]
+    return together(found) if found else None
 
 
 def _in_turn(samples: list[Tensor]) -> Tensor:
@@ -158,7 +195,9 @@ def _classes(samples: Tensor, energy: Tensor, axis: int = 1) -> ClassPrediction:
     return ClassPrediction(probs, total, (total - expected).clamp(min=0.0), energy, samples, axis)
 
 
-def real_prediction(means: Tensor, noise: Tensor, *, counts: bool = False) -> RealPrediction:
+def real_prediction(
+    means: Tensor, noise: Tensor, *, counts: bool = False, shape: Tensor | None = None
+) -> RealPrediction:
     """From the means and noise ``[S, B]`` or ``[S, B, D]`` of S samples; one column is dropped."""
     means, noise = _drop_column(means), _drop_column(noise)
     return RealPrediction(
@@ -168,6 +207,7 @@ def real_prediction(means: Tensor, noise: Tensor, *, counts: bool = False) -> Re
         samples=means,
         noise=noise,
         counts=counts,
+        shape=None if shape is None else _drop_column(shape),
     )
 
 

@@ -60,8 +60,9 @@ class Posterior:
         about: What else is worth keeping, as JSON values: ``model`` (name, input_shape,
             output_size, options of ``gossamer.models.build_model``) lets an archive be loaded
             without the network; ``num_samples`` and ``seed`` are the defaults of tables.
-        finish: What held-out rows taught beyond the networks: a temperature, a Gaussian last layer
-            (``gossamer.tempered``, ``gossamer.last_layer``).
+        finish: What held-out rows taught beyond the networks: a temperature, a Gaussian last layer,
+            a calibration (``gossamer.tempered``, ``gossamer.last_layer``,
+            ``gossamer.prediction.calibrated``).
         output: Which tensor of the networks' output predicts, see ``predict``; ``None`` where they
             give nothing else.
     """
@@ -267,6 +268,7 @@ class Posterior:
                 "use predict",
             )
 
+        self.finish.require_uncalibrated()
         if self.output is not None:
             raise InvalidValue(
                 "output",
@@ -399,7 +401,7 @@ class Posterior:
 
     @property
     def finish_figures(self) -> dict[str, float]:
-        """``temperature`` and ``last_layer_scale``, as far as there are any."""
+        """``temperature``, ``last_layer_scale``, ``calibration_rows``: as far as there are any."""
         return self.finish.figures
 
     def __repr__(self) -> str:

@@ -77,7 +77,7 @@ def describe_posterior(posterior: Posterior, tensors: Tensors) -> dict[str, Any]
         body["likelihood"] = _describe_likelihood(posterior.likelihood, tensors)
         if posterior.output is not None:
             body["output"] = _describe_output(posterior.output)
-    if posterior.finish.figures:
+    if not posterior.finish.is_plain:
         body["finish"] = describe_finish(posterior.finish, tensors.key_of)
     return body
 

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from gossamer.core.rectified import max_moments, relu_moments, smooth_moments
 from gossamer.errors import InvalidValue
+from gossamer.models import SelectColumns
 from gossamer.nn import (
     BayesianEmbedding,
     NativeBatchNorm,
@@ -287,6 +288,7 @@ RULES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.MaxPool1d: max_pool_rule,
     nn.MaxPool2d: max_pool_rule,
     nn.MaxPool3d: max_pool_rule,
+    SelectColumns: same_rule,
     nn.Flatten: same_rule,
     nn.Unflatten: same_rule,
     nn.Identity: same_rule,
