@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from .checks import invalid, one_of, positive_int
+from .columns import LinearSkip, SelectColumns
 from .fusing import FusingNorm, norm_relu
 from .lenets import lenet
 from .mlps import mlp
@@ -25,6 +26,8 @@ from .wide_resnets import wide_resnet, wrn_28_10
 __all__ = [
     "MODELS",
     "FusingNorm",
+    "LinearSkip",
+    "SelectColumns",
     "build_model",
     "lenet",
     "mlp",
