@@ -63,7 +63,7 @@ def test_a_wrong_setting_is_named(text: str, said: str) -> None:
 
 
 def test_options_of_a_model_leave_out_what_the_data_decide() -> None:
-    assert list(options_of("mlp")) == ["hidden", "activation"]
+    assert list(options_of("mlp")) == ["hidden", "activation", "columns", "skip"]
     assert not {"in_channels", "num_classes", "image_size"} & set(options_of("resnet18"))
 
 

@@ -182,7 +182,7 @@ def test_means_under_corruption_follow(runs, make_run):
     table = tables(shown(comparison(runs)))[2]
     assert [line.split()[0] for line in table] == ["run", "ssvi", "table"]
     assert "accuracy under shift ↑" in table[0]
-    assert "coverage under shift" in table[0]
+    assert "coverage of 90 % under shift" in table[0]
     ssvi, values = (line.split() for line in table[1:])
     assert ssvi[1:] == ["0.7800", "–", "0.2730", "0.0390", "–"]
     assert values[1:] == ["–", "69.16", "0.2730", "–", "1.1570"]
@@ -196,7 +196,7 @@ def test_without_foreign_sets_and_shifts_there_is_one_table(make_run):
 
 def test_runs_become_columns_at_a_narrow_terminal(runs):
     rows = comparison(runs)
-    assert at_terminal(rows, 160)[1].startswith("ssvi")
+    assert at_terminal(rows, 200)[1].startswith("ssvi")
     lines = at_terminal(rows, 60)
     assert max(map(len, lines)) <= 60
     assert lines[0].split() == ["run", "ssvi", "dense", "table"]

@@ -10,7 +10,7 @@ from typing import Any
 from gossamer.train import SilentProgress, latest, load_checkpoint, read_records
 from train.bits import same
 
-WALL_CLOCK = ("seconds", "epoch_seconds", "checkpoint_bytes")
+WALL_CLOCK = ("seconds", "epoch_seconds", "checkpoint_bytes", "predict_seconds")
 """What may differ: times, and the bytes that their digits take."""
 
 

@@ -97,7 +97,7 @@ def test_a_network_that_moves_leaves_no_tensor_behind(name: str, model: str) -> 
 
 def test_batches_go_to_the_device_and_the_examples_stay() -> None:
     examples = Examples(torch.rand(10, 3), torch.zeros(10, dtype=torch.int64))
-    for x, y, _ in Batches(examples, 4, META).epoch(torch.Generator().manual_seed(0), 0):
+    for x, y, *_ in Batches(examples, 4, META).epoch(torch.Generator().manual_seed(0), 0):
         assert x.device == y.device == META
     assert examples.x.device == examples.y.device == torch.device("cpu")
 
@@ -200,7 +200,7 @@ def test_a_whole_run_goes_to_the_device(
     assert there is not None
     # Noise off the CPU comes from another implementation of the same draws, equal to float32.
     # Areas read ranks: rows that rounding alone tells apart may change places, and then they jump.
-    for key in set(here) - {"seconds", "checkpoint_bytes"}:
+    for key in set(here) - {"seconds", "checkpoint_bytes", "predict_seconds"}:
         share = 0.01 if "aurc" in key else 1e-4
         assert there[key] == pytest.approx(here[key], rel=share, abs=1e-6), key
     on_cpu = load_run(tmp_path / "there", device="cpu").posterior.network()

@@ -66,7 +66,15 @@ def test_metrics_and_curves_have_their_keys(tmp_path: Path, small: RunConfig) ->
     assert metrics is not None
     assert set(metrics) == {
         *("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece"),
-        *("marginal_calibration_error", "nnz", "sparsity", "seconds", "checkpoint_bytes"),
+        *("roc_auc", "average_precision"),
+        *(
+            "marginal_calibration_error",
+            "nnz",
+            "sparsity",
+            "seconds",
+            "checkpoint_bytes",
+            "predict_seconds",
+        ),
         *("aurc", "eaurc", "aurc_entropy", "aurc_mutual_information", "aurc_energy"),
     }
     assert metrics["nnz"] == round(0.2 * (64 * 16 + 16 * 10))
@@ -74,7 +82,7 @@ def test_metrics_and_curves_have_their_keys(tmp_path: Path, small: RunConfig) ->
     newest = tmp_path / "checkpoints" / "step-00000015"
     assert metrics["checkpoint_bytes"] == sum(p.stat().st_size for p in newest.iterdir())
     curves = read(tmp_path / "curves.json")
-    assert set(curves) == {"reliability", "entropy", "selective", "layers", "weights"}
+    assert set(curves) == {"confusion", "reliability", "entropy", "selective", "layers", "weights"}
     assert sum(layer["nnz"] for layer in curves["layers"]) == metrics["nnz"]
     assert sum(curves["weights"]["mean_hist"]["counts"]) == metrics["nnz"]
     assert sum(curves["weights"]["std_hist"]["counts"]) == metrics["nnz"]

@@ -155,7 +155,7 @@ def test_a_run_sends_its_results_and_a_stop_leaves_neither_hole_nor_double(
     assert whole.metrics is not None
     assert straight.points["test/nll"] == [(whole.step, whole.metrics["nll"])]
     assert {k for k in straight.points if k.startswith("train/")}
-    timed = ("test/seconds", "test/checkpoint_bytes")
+    timed = ("test/seconds", "test/predict_seconds", "test/checkpoint_bytes")
     assert {k: v for k, v in cut.points.items() if k not in timed} == {
         k: v for k, v in straight.points.items() if k not in timed
     }

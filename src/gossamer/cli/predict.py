@@ -84,6 +84,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
     findings = Findings(strict=args.on_bad_row == "error")
     batches = _answers(loaded.posterior, args, config.num_samples, config.seed, findings)
     about: dict[str, Any] = {"run": args.path, "file": args.file}
+    if loaded.preparation.task == "regression":
+        about["interval_level"] = LEVEL
     if out is not None:
         count = _write(out, batches)
         about |= {"count": count, "remarks": list(findings.sentences()), "out": str(out)}
@@ -204,7 +206,9 @@ def _draw(columns: Answers, count: int, console: Console) -> None:
     if len(names) > _SHOWN_COLUMNS:  # many classes: the label and the uncertainty say most
         names = [name for name in names if not name.startswith("prob_")]
     words = {"label", "reason"}
-    table = plain_table("row", *names, right=("row", *(n for n in names if n not in words)))
+    heads = [f"{n} ({LEVEL:.0%})" if n.startswith(("lower", "upper")) else n for n in names]
+    numbers = (head for head, name in zip(heads, names, strict=True) if name not in words)
+    table = plain_table("row", *heads, right=("row", *numbers))
     for row, cells in enumerate(zip(*(columns[name] for name in names), strict=True)):
         table.add_row(str(row), *(f"{c:.4g}" if isinstance(c, float) else _cell(c) for c in cells))
     console.print(table, markup=False)

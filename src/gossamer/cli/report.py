@@ -10,6 +10,7 @@ from pathlib import Path
 from gossamer.cli.output import Output
 from gossamer.cli.parser import Parser, set_run
 from gossamer.report import comparison, print_comparison, read_runs, write_report
+from gossamer.report.compare import leaderboard
 
 _CONFIG, _REPORT = "config.json", "report.html"
 
@@ -28,6 +29,12 @@ def add_report(parser: Parser) -> None:
 def add_compare(parser: Parser) -> None:
     """Give ``compare`` its options."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")
+    parser.add_argument(
+        "--sort",
+        metavar="METRIC",
+        default="nll",
+        help="best first by this metric, within a data set; none: as given (default nll)",
+    )
     set_run(parser, run_compare)
 
 
@@ -66,7 +73,10 @@ def _shared_folder(runs: Sequence[str]) -> Path:
 
 
 def run_compare(args: argparse.Namespace, output: Output) -> int:
-    """Print the table."""
+    """Print the table, best first."""
     rows = comparison(find_runs(args.runs))
+    has_any = any("nll" in row.values for row in rows)
+    if args.sort != "none" and (has_any or args.sort != "nll"):
+        rows = leaderboard(rows, args.sort)
     output.result([row.to_json() for row in rows], lambda console: print_comparison(rows, console))
     return 0

@@ -11,15 +11,20 @@ from typing import Any
 from rich.console import Console
 
 from gossamer.cli import settings
+from gossamer.cli.config_file import take_config
 from gossamer.cli.output import Output, plain_table
 from gossamer.cli.parser import Parser, set_run
 from gossamer.errors import InvalidValue
 from gossamer.report import has_own_table, print_measured, write_report
 from gossamer.report.quantities import QUANTITIES, format_number, quantity
+from gossamer.report.reader import read_run
 from gossamer.train import RunConfig, RunFolder, SilentProgress, default_progress, train
 from gossamer.train.quality import DEFAULT, QUALITIES, settled, with_quality
 
 INTERRUPTED = 130
+
+_MOST_CLASSES = 12
+"""Whose confusion matrix fits a terminal; JSON and curves.json have any."""
 
 _FLAGS: dict[str, tuple[str, str]] = {
     "data": ("NAME|FILE", "a name of gossamer data list, a .npz file or a table (docs/tables.md)"),
@@ -33,8 +38,13 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "preset": ("NAME", "named settings of the method, such as paper"),
     "sparsity": ("SHARE", "share of the weights removed, exact (a setting of the method)"),
     "members": ("M", "networks that share those weights, train and predict together"),
-    "likelihood": ("NAME", "categorical, bernoulli or gaussian; the task decides if not given"),
-    "epochs": ("N", "passes over the training part"),
+    "likelihood": (
+        "NAME",
+        "categorical, bernoulli; gaussian, heteroscedastic, student_t; of counts poisson, "
+        "negative_binomial; the task decides if not given",
+    ),
+    "epochs": ("N", "passes over the training part; by its size if not given"),
+    "steps": ("N", "optimiser steps, as whole epochs, in place of epochs"),
     "batch-size": ("N", "examples per step"),
     "lr": ("RATE", "learning rate; the method's own if not given"),
     "seed": ("N", "of everything: split, weights, support, data order, noise"),
@@ -42,6 +52,9 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "device": ("NAME", "auto, cpu, cuda, cuda:N or mps; auto is cuda where there is one"),
     "limit-train": ("N", "use only so many training examples"),
     "validation-fraction": ("SHARE", "share of the training examples kept for validation"),
+    "test": ("FILE", "a table whose rows are the test part"),
+    "test-fraction": ("SHARE", "share of a table's rows that tests; 0: no test part, no metrics"),
+    "time-limit": ("SECONDS", "stop training after so long and evaluate what there is"),
     "num-samples": ("N", "posterior samples per prediction in the test"),
     "noise": ("MODE", "weight, local or both: the noise of the test"),
     "keep-checkpoints": ("N", "how many of the newest stay"),
@@ -60,7 +73,10 @@ SHIFT_HELP = (
     "rotation, noise, blur, contrast, or all that fit; may be repeated"
 )
 
-_OF_CHOICE = ("data", "data_dir", "target", "task", "day_first", "decimal", "split", "model")
+_OF_CHOICE = (
+    *("data", "data_dir", "target", "task", "day_first", "decimal", "split", "model"),
+    *("limit_train", "test", "test_fraction", "likelihood", "likelihood_options", "noise_std"),
+)
 """Settings by which a quality chooses its method: what the data and the network are."""
 
 _EPILOG = """\
@@ -74,6 +90,9 @@ def add_train(parser: Parser) -> None:
     """Give the command its options."""
     parser.epilog = _EPILOG
     defaults = {field.name: field.default for field in fields(RunConfig)}
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="settings from a file; options win over it"
+    )
     qualities = "; ".join(f"{name}: {each.about}" for name, each in QUALITIES.items())
     parser.add_argument(
         "--quality", metavar="NAME", help=f"what we recommend: {qualities} (default {DEFAULT})"
@@ -100,6 +119,12 @@ def add_train(parser: Parser) -> None:
             help=text,
         )
     parser.add_argument(
+        "--refit",
+        action="store_const",
+        const="true",
+        help="train anew on all rows, also those that validated, for as long as they advised",
+    )
+    parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
         dest="assignments",
@@ -118,6 +143,8 @@ def add_train(parser: Parser) -> None:
 
 def run(args: argparse.Namespace, output: Output) -> int:
     """Train and print the test metrics."""
+    if args.config is not None:
+        take_config(args)
     given, quality = _given(args), _quality(args)
     lists = {name: getattr(args, name) for name in ("ood", "shift") if getattr(args, name)}
     config: RunConfig | None = None
@@ -152,6 +179,9 @@ def run(args: argparse.Namespace, output: Output) -> int:
     if report.exists():
         values["report"] = str(report)
     sets = folder.read_config()[0].ood
+    matrix = confusion_of(out)
+    if matrix is not None:
+        values["confusion_matrix"] = matrix
     output.result(values, lambda console: draw_metrics(values, console, sets))
     return 0
 
@@ -165,6 +195,12 @@ def default_out(config: RunConfig) -> Path:
     return Path("runs") / "-".join(name)
 
 
+def confusion_of(run: Path) -> dict[str, Any] | None:
+    """Labels and counts (true class down, given class across) of a run on classes."""
+    found = read_run(run).curves.get("confusion")
+    return found if isinstance(found, dict) else None
+
+
 def draw_metrics(values: dict[str, Any], console: Console, ood: Sequence[str] = ()) -> None:
     """Draw metrics one below the other, texts as they are; then tables of what has several.
 
@@ -176,7 +212,7 @@ def draw_metrics(values: dict[str, Any], console: Console, ood: Sequence[str] = 
     table = plain_table("", "", right=())
     table.show_header = False
     for key, value in values.items():
-        if has_own_table(key, values):
+        if has_own_table(key, values) or key in ("interval_level", "confusion_matrix"):
             continue
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             shown = format_number(key, value) if key in QUANTITIES else f"{value:.5g}"
@@ -186,19 +222,35 @@ def draw_metrics(values: dict[str, Any], console: Console, ood: Sequence[str] = 
     console.print(table, markup=False)
     task = "regression" if "rmse" in values else "classification"
     print_measured(values, console, task=task, ood=ood)
+    matrix = values.get("confusion_matrix")
+    if matrix is not None and len(matrix["labels"]) <= _MOST_CLASSES:
+        console.print()
+        _draw_confusion(matrix, console)
+
+
+def _draw_confusion(matrix: dict[str, Any], console: Console) -> None:
+    labels = [str(label) for label in matrix["labels"]]
+    heads = [f"given {label}" if place == 0 else label for place, label in enumerate(labels)]
+    table = plain_table("true", right=())
+    for head in heads:
+        table.add_column(head, justify="right", overflow="fold")
+    for label, counts in zip(labels, matrix["counts"], strict=True):
+        table.add_row(label, *map(str, counts))
+    console.print(table, markup=False)
 
 
 def _given(args: argparse.Namespace) -> list[str]:
     """The options that were given, and what follows ``--set``, as ``key=value`` texts."""
     found = vars(args)
-    keys = [*(flag.replace("-", "_") for flag in _FLAGS), "finish"]
+    keys = [*(flag.replace("-", "_") for flag in _FLAGS), "finish", "refit"]
     options = [f"{key}={found[key]}" for key in keys if found[key] is not None]
-    return [*options, *args.assignments]
+    return [*(args.filed if args.config is not None else []), *options, *args.assignments]
 
 
 def _quality(args: argparse.Namespace) -> str | None:
     """The preset to begin with; ``None`` where the method is told."""
-    named = {str(each).partition("=")[0].strip() for each in args.assignments}
+    filed = args.filed if args.config is not None else []
+    named = {str(each).partition("=")[0].strip() for each in [*filed, *args.assignments]}
     is_told = bool(args.method or args.preset or named & {"method", "preset"})
     if args.quality is not None and is_told:
         raise InvalidValue(
@@ -221,8 +273,7 @@ def _new(quality: str | None, given: list[str], lists: dict[str, list[str]]) -> 
     of_choice = [each for each, name in zip(given, names, strict=True) if name in _OF_CHOICE]
     base = with_quality(settings.apply(RunConfig(), of_choice), quality)
     config = _config(base, given, lists)
-    is_told = "member_sparsity" in names
-    return config if is_told else settled(config, quality)
+    return settled(config, quality, names)
 
 
 def _config(base: RunConfig, given: list[str], lists: dict[str, list[str]]) -> RunConfig:

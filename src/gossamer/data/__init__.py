@@ -10,12 +10,14 @@ from __future__ import annotations
 from gossamer.data.batching import batches, row_batches
 from gossamer.data.dataset import DataSet, Rows
 from gossamer.data.loading import (
+    Outline,
     from_arrays,
     input_batches,
     load,
     load_inputs,
+    load_labelled,
     load_ood,
-    task_of,
+    outline_of,
 )
 from gossamer.data.prepare.augment import crop_flip
 from gossamer.data.prepare.findings import Findings
@@ -34,6 +36,7 @@ __all__ = [
     "Description",
     "Findings",
     "InputScale",
+    "Outline",
     "Preparation",
     "Rows",
     "TableRules",
@@ -47,10 +50,11 @@ __all__ = [
     "input_batches",
     "load",
     "load_inputs",
+    "load_labelled",
     "load_ood",
     "names",
+    "outline_of",
     "row_batches",
     "shifted",
     "synthetic",
-    "task_of",
 ]

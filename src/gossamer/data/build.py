@@ -79,6 +79,7 @@ def build_dataset(
     seed: int = 0,
     limit_train: int | None = None,
     rules: TableRules = DEFAULT_RULES,
+    counts: bool = False,
 ) -> DataSet:
     """Makes a DataSet.
 
@@ -93,13 +94,14 @@ def build_dataset(
         seed: Decides which rows validate, and which ones train under ``limit_train``.
         limit_train: At most this many training examples.
         rules: For tables: what is done to cells that are missing, new or ambiguous.
+        counts: Targets of a regression are counts: whole numbers from 0, which are not scaled.
     """
     chosen, why = chosen_task(raw, task)
     notes = (*raw.notes, *why)
     y_parts = raw.y_parts or ((raw.target, len(raw.y)),)
     starts = np.cumsum([0] + [length for _, length in y_parts])
     for (shown, length), start in zip(y_parts, starts, strict=False):
-        check_target(shown, raw.y[start : start + length], chosen)
+        check_target(shown, raw.y[start : start + length], chosen, counts=counts)
 
     split = _split(raw, chosen, validation_fraction, seed, limit_train)
     test = raw.test
@@ -125,6 +127,7 @@ def build_dataset(
         normalise=raw.normalise,
         rules=rules,
         findings=told,
+        counts=counts,
     )
     y = torch.cat(
         [

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gossamer.data.build import RawData, build_dataset, chosen_task
-from gossamer.data.dataset import DataSet
+from gossamer.data.dataset import DataSet, Rows
 from gossamer.data.prepare.findings import Findings
 from gossamer.data.prepare.preparation import Preparation
+from gossamer.data.prepare.raw_target import raw_target
 from gossamer.data.prepare.rules import DEFAULT_RULES, TableRules
 from gossamer.data.prepare.target import Task, check_task
 from gossamer.data.prepare.values import Values as Column
-from gossamer.data.readers.arrays import read_array_inputs, read_arrays
+from gossamer.data.readers.arrays import read_array_inputs, read_arrays, read_npz
 from gossamer.data.readers.parts import (
     Inputs,
     Part,
@@ -30,7 +32,7 @@ from gossamer.data.readers.parts import (
 )
 from gossamer.data.readers.table_files import TABLES, TableFile, is_table, read_columns, read_table
 from gossamer.data.registry import SOURCES, DataDir, names
-from gossamer.data.split import refuse_split
+from gossamer.data.split import TEST_FRACTION, refuse_split
 from gossamer.errors import InvalidData, InvalidValue, UnknownName
 
 _FILES = f".npz, {', '.join(TABLES[:-1])} or {TABLES[-1]}"
@@ -47,6 +49,9 @@ def load(
     limit_train: int | None = None,
     split: int = 0,
     rules: TableRules = DEFAULT_RULES,
+    counts: bool = False,
+    test: str | os.PathLike[str] | None = None,
+    test_fraction: float = TEST_FRACTION,
 ) -> DataSet:
     """Loads a data set.
 
@@ -65,13 +70,20 @@ def load(
         limit_train: At most this many training examples.
         split: Which of the standard splits of a UCI set, or which draw of a simulated one.
         rules: Of a table: what is done to cells that are missing, new or ambiguous.
+        counts: For regression: targets are counts, whole numbers from 0, and are not scaled.
+        test: Of a table: another, whose rows are the test part.
+        test_fraction: Of a table without one: the share of its rows that tests, in [0, 1). Which
+            rows never depends on the seed; of classes each gives its share. 0: no test part.
     """
     check_task(task)
     text = os.fspath(name_or_path)
+    own = _OwnTest(test, test_fraction)
+    if test is not None or test_fraction != TEST_FRACTION:
+        own.check(text)
     if text in SOURCES:
         raw = _read_named(text, data_dir, target, task, split)
     else:
-        raw = _read_file(text, target, task, split, rules)
+        raw = _read_file(text, target, task, split, rules, own)
     return build_dataset(
         raw,
         rules=rules,
@@ -79,10 +91,24 @@ def load(
         validation_fraction=validation_fraction,
         seed=seed,
         limit_train=limit_train,
+        counts=counts,
     )
 
 
-def task_of(
+class Outline(NamedTuple):
+    """What a set is like before it is prepared.
+
+    Attributes:
+        task: As ``load`` would have it: told, known by its name, or inferred from its file.
+        table_rows: Training rows of a table, from which validation may be cut; ``None`` of images,
+            and of named sets of classes, which are not read for this.
+    """
+
+    task: Task
+    table_rows: int | None
+
+
+def outline_of(
     name_or_path: str | os.PathLike[str],
     *,
     data_dir: DataDir = None,
@@ -90,20 +116,31 @@ def task_of(
     task: Task | None = None,
     split: int = 0,
     rules: TableRules = DEFAULT_RULES,
-) -> Task:
-    """The task that ``load`` would give a set: told, known by its name, or inferred from its file.
+    test: str | os.PathLike[str] | None = None,
+    test_fraction: float = TEST_FRACTION,
+) -> Outline:
+    """What a set is like: a file, or a named set of numbers, is read for it.
 
-    Args are those of ``load``; a file is read for it.
+    Args are those of ``load``.
 
     Example:
-        >>> task_of("digits"), task_of("diabetes")
-        ('classification', 'regression')
+        >>> outline_of("diabetes")
+        Outline(task='regression', table_rows=354)
     """
     check_task(task)
     text = os.fspath(name_or_path)
-    if task is not None or text in SOURCES:
-        return task or SOURCES[text].about.task
-    return chosen_task(_read_file(text, target, task, split, rules))[0]
+    own = _OwnTest(test, test_fraction)
+    if test is not None or test_fraction != TEST_FRACTION:
+        own.check(text)
+    if text in SOURCES:
+        known = task or SOURCES[text].about.task
+        if known == "classification":
+            return Outline(known, None)
+        raw = _read_named(text, data_dir, target, task, split)
+    else:
+        raw = _read_file(text, target, task, split, rules, own)
+    is_image = isinstance(raw.x, np.ndarray) and raw.x.ndim > 2
+    return Outline(chosen_task(raw, task)[0], None if is_image else len(raw.train))
 
 
 def from_arrays(
@@ -121,6 +158,7 @@ def from_arrays(
     name: str = "arrays",
     target: str = "y",
     rules: TableRules = DEFAULT_RULES,
+    counts: bool = False,
 ) -> DataSet:
     """Makes a data set of values in memory, prepared as those of a file are.
 
@@ -143,6 +181,7 @@ def from_arrays(
         name: What messages call the set.
         target: What messages and answers call the target.
         rules: Of a table: what is done to cells that are missing, new or ambiguous.
+        counts: For regression: targets are counts, whole numbers from 0, and are not scaled.
 
     Example:
         >>> import numpy as np
@@ -161,7 +200,9 @@ def from_arrays(
         task=task,
         target=target,
     )
-    return build_dataset(raw, validation_fraction=validation_fraction, seed=seed, rules=rules)
+    return build_dataset(
+        raw, validation_fraction=validation_fraction, seed=seed, rules=rules, counts=counts
+    )
 
 
 def load_inputs(path: str | os.PathLike[str]) -> dict[str, Column] | NDArray[Any]:
@@ -193,6 +234,41 @@ def input_batches(
         for note in table.notes:
             told.say(note)
         yield batch
+
+
+def load_labelled(
+    path: str | os.PathLike[str], preparation: Preparation, rules: TableRules = DEFAULT_RULES
+) -> tuple[Rows, tuple[str, ...]]:
+    """Reads rows with their targets to measure on, prepared as a run's own are.
+
+    Args:
+        path: A table that has the target's column, or an ``.npz`` file with ``x_test, y_test``.
+        preparation: The run's preparation.
+        rules: What was told of ambiguous cells.
+
+    Returns:
+        The rows, and what there is to say of them: a level that training never saw, rows without
+        a target.
+
+    Raises:
+        InvalidData: The target is not there, or a cell or label does not fit training.
+    """
+    file, findings, name = _supported(os.fspath(path)), Findings(), preparation.target_name
+    if not is_table(file):
+        arrays = read_npz(file)
+        if not {"x_test", "y_test"} <= set(arrays):
+            shown = "arrays " + ", ".join(arrays)
+            raise InvalidData(str(file), shown, "must hold x_test and y_test")
+        x, y = arrays["x_test"], arrays["y_test"]
+        return Rows(preparation.prepare(x, findings), preparation.prepare_target(y)), ()
+    columns = read_columns(file)
+    if name not in columns:
+        rule = f"must hold the target {name!r}"
+        raise InvalidData(f"columns of {file.name}", ", ".join(columns), rule, "use predict")
+    y, rows, notes = raw_target(name, columns.pop(name), rules)
+    inputs = {key: values[rows] for key, values in columns.items()}
+    prepared = preparation.prepare(inputs, findings)
+    return Rows(prepared, preparation.prepare_target(y[rows])), (*notes, *findings.sentences())
 
 
 def load_ood(
@@ -243,8 +319,35 @@ def _read_named(
     return source.read(data_dir, split)
 
 
+class _OwnTest(NamedTuple):
+    """What was told of a table's test part."""
+
+    file: str | os.PathLike[str] | None = None
+    fraction: float = TEST_FRACTION
+
+    def check(self, text: str) -> None:
+        """Raise where it cannot be: the set brings its own part, or both are told."""
+        name, value = ("test", os.fspath(self.file)) if self.file else ("test_fraction", None)
+        shown = self.fraction if value is None else value
+        if not 0.0 <= self.fraction < 1.0:
+            rule = "must lie in [0, 1)"
+            raise InvalidValue("test_fraction", self.fraction, rule, "0.2 is usual, 0 is for none")
+        if text in SOURCES or not is_table(Path(text)):
+            raise InvalidValue(name, shown, f"is for tables; {text} has its own test part")
+        if self.file is not None and self.fraction != TEST_FRACTION:
+            rule = "cannot be told beside a test file"
+            raise InvalidValue("test_fraction", self.fraction, rule, "leave one of them out")
+        if self.file is not None and not is_table(Path(os.fspath(self.file))):
+            raise InvalidValue(name, shown, f"must be a table: {', '.join(TABLES)}")
+
+
 def _read_file(
-    text: str, target: str | None, task: Task | None, split: int, rules: TableRules
+    text: str,
+    target: str | None,
+    task: Task | None,
+    split: int,
+    rules: TableRules,
+    test: _OwnTest = _OwnTest(),  # noqa: B008 - an immutable value
 ) -> RawData:
     path = Path(text).expanduser()
     if not _is_supported(path):
@@ -253,7 +356,10 @@ def _read_file(
         raise UnknownName("data set", text, names())
     if is_table(path):
         refuse_split(split, path.name)
-        return read_table(path, target=target, task=task, rules=rules)
+        own = None if test.file is None else Path(os.fspath(test.file)).expanduser()
+        return read_table(
+            path, target=target, task=task, rules=rules, test=own, test_fraction=test.fraction
+        )
     if target is not None:
         raise InvalidValue("target", target, "is for tables; .npz has y_train", "leave it out")
     return read_arrays(path, task=task, split=split)

@@ -23,13 +23,16 @@ class Split(NamedTuple):
     validation: RowNumbers | None
 
 
-def hold_out_test(num_rows: int, strata: NDArray[Any] | None) -> tuple[RowNumbers, RowNumbers]:
+def hold_out_test(
+    num_rows: int, strata: NDArray[Any] | None, fraction: float = TEST_FRACTION
+) -> tuple[RowNumbers, RowNumbers]:
     """Cuts the fixed test part from a set that has none.
 
     Args:
         num_rows: Number of rows.
         strata: Class of each row, [N], to give the test part each class's share; ``None`` for
             regression.
+        fraction: Share of the rows that test, in (0, 1).
 
     Returns:
         Row numbers of the training part and of the test part, each ascending.
@@ -38,7 +41,7 @@ def hold_out_test(num_rows: int, strata: NDArray[Any] | None) -> tuple[RowNumber
         raise InvalidData(
             "rows", num_rows, "a set needs at least 3 rows, to train, validate and test", "add rows"
         )
-    count = max(1, round(TEST_FRACTION * num_rows))
+    count = min(max(1, round(fraction * num_rows)), num_rows - 2)
     chosen, rest = _share(np.arange(num_rows), strata, count, np.random.default_rng(_TEST_SEED))
     return np.sort(rest), np.sort(chosen)
 

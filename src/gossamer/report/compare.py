@@ -6,17 +6,21 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from json import dumps
 from typing import Any
 
+from gossamer.errors import InvalidValue
 from gossamer.estimates import Estimate
 from gossamer.report.keys import numeric
-from gossamer.report.quantities import format_spread
+from gossamer.report.quantities import format_spread, quantity
 from gossamer.report.reader import RunResult, flatten, read_runs
 
-COLUMNS = ("accuracy", "rmse", "nll", "ece", "aurc", "nnz", "checkpoint_bytes", "seconds")
+COLUMNS = (
+    *("accuracy", "rmse", "nll", "crps", "coverage", "ece", "aurc"),
+    *("nnz", "checkpoint_bytes", "seconds", "predict_seconds"),
+)
 """The metrics of the short tables; one that no run has gets no column."""
 
 # The seed is what a group varies; the facts follow from the settings and the seed (it draws the
@@ -57,6 +61,7 @@ class ComparisonRow:
         values: Every numeric metric of the runs.
         task: ``"classification"``, ``"regression"``, or ``None`` where the runs do not say.
         ood: Names of the out-of-distribution sets.
+        rank: Place among the rows of the same data, from 1, where rows were ranked.
     """
 
     name: str
@@ -70,12 +75,14 @@ class ComparisonRow:
     values: dict[str, Estimate]
     task: str | None = None
     ood: tuple[str, ...] = ()
+    rank: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The row as JSON values: means under the metrics' own keys, errors in one table."""
         errors = {key: value.standard_error for key, value in self.values.items()}
         return {
             "name": self.name,
+            **({} if self.rank is None else {"rank": self.rank}),
             "method": self.method,
             "seeds": list(self.seeds),
             "n": self.n,
@@ -99,6 +106,35 @@ def comparison(runs: Sequence[RunResult | str | os.PathLike[str]]) -> list[Compa
         CheckpointError: A folder that is no run or is damaged.
     """
     return [_row(group) for group in group_runs(as_results(runs))]
+
+
+def leaderboard(rows: Sequence[ComparisonRow], by: str = "nll") -> list[ComparisonRow]:
+    """Rows from best to worst, those of one data set together, each with its rank there.
+
+    Data sets keep the order in which they come; rows without the metric go last, without a rank.
+
+    Args:
+        rows: Of :func:`comparison`.
+        by: The metric: one that has a better side.
+
+    Raises:
+        InvalidValue: A metric that no row has, or that has no better side.
+    """
+    side = quantity(by).better
+    if side is None or not any(by in row.values for row in rows):
+        known = [k for row in rows for k in row.values if quantity(k).better is not None]
+        rule = "must be a metric of these runs that has a better side"
+        raise InvalidValue("sort", by, rule, f"there are {', '.join(dict.fromkeys(known))}")
+    sign = -1.0 if side == "higher" else 1.0
+    ranked: list[ComparisonRow] = []
+    for data in dict.fromkeys(row.data for row in rows):
+        own = [row for row in rows if row.data == data]
+        # One that is not a number would be sorted anywhere.
+        there = [row for row in own if by in row.values and math.isfinite(row.values[by].mean)]
+        there.sort(key=lambda row: sign * row.values[by].mean)
+        ranked += [replace(row, rank=place) for place, row in enumerate(there, start=1)]
+        ranked += [row for row in own if row not in there]
+    return ranked
 
 
 def as_results(runs: Sequence[RunResult | str | os.PathLike[str]]) -> list[RunResult]:

@@ -120,13 +120,15 @@ def _cells(rows: Sequence[ComparisonRow]) -> list[list[str]]:
     named = [key for key in ("data", "model") if len({getattr(row, key) for row in rows}) > 1]
     metrics = [key for key in COLUMNS if any(key in row.values for row in rows)]
     heads = [f"{quantity(key).label} {quantity(key).arrow}".strip() for key in metrics]
-    cells = [["run", "method", *named, "sparsity", "seeds", *heads]]
+    ranked = any(row.rank is not None for row in rows)
+    cells = [[*(["#"] if ranked else []), "run", "method", *named, "sparsity", "seeds", *heads]]
     for row in rows:
         names = [getattr(row, key) or "–" for key in ("method", *named)]
         sparsity = "–" if row.sparsity is None else format_number("sparsity", row.sparsity)
         seeds = ", ".join("–" if seed is None else str(seed) for seed in row.seeds)
         values = [format_cell(row, key) for key in metrics]
-        cells.append([row.name, *names, sparsity, seeds, *values])
+        place = ["–" if row.rank is None else str(row.rank)] if ranked else []
+        cells.append([*place, row.name, *names, sparsity, seeds, *values])
     return cells
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,10 +14,13 @@ from gossamer.metrics import (
     ece,
     gaussian_mixture_coverage,
     gaussian_mixture_nll,
+    interval_coverage,
     nll,
     rmse,
 )
 from gossamer.prediction import ClassPrediction, Prediction, RealPrediction
+from gossamer.prediction.combine import real_prediction
+from gossamer.prediction.table import LEVEL
 
 _BETWEEN_SAMPLES = ("mutual_information", "epistemic")
 
@@ -42,7 +45,7 @@ class Answers:
 
     Attributes:
         prediction: Of B rows.
-        y: Their targets, as they were prepared.
+        y: Their targets [B], [B, 1] or [B, D], as they were prepared.
         preparation: How targets become original units; ``None`` where they are.
     """
 
@@ -55,13 +58,46 @@ class Answers:
         """Of a real prediction."""
         found, ready = self.prediction, self.preparation
         assert isinstance(found, RealPrediction)
+        # One column may come as [B, 1]; the prediction of one column is [B].
+        y = self.y.double()
+        target = y.squeeze(1) if y.dim() == 2 and y.shape[1] == 1 else y
         if ready is None:
-            return Mixture(found.samples.double(), found.noise.double(), self.y.double())
+            return Mixture(found.samples.double(), found.noise.double(), target)
         return Mixture(
             ready.target_to_original(found.samples.double()),
             ready.scale_to_original(found.noise.double()),
-            ready.target_to_original(self.y.double()),
+            ready.target_to_original(target),
         )
+
+    @cached_property
+    def original(self) -> RealPrediction:
+        """A real prediction in original units and float64, with all that its noise is."""
+        found = self.prediction
+        assert isinstance(found, RealPrediction)
+        means, stds, _ = self.mixture
+        shape = None if found.shape is None else found.shape.double()
+        original = real_prediction(means, stds, counts=found.counts, shape=shape)
+        # Scores are in units of the std, whatever that is measured in.
+        return replace(original, calibration=found.calibration)
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether a real prediction is a mixture of normal distributions."""
+        found = self.prediction
+        return isinstance(found, RealPrediction) and not found.counts and found.shape is None
+
+    def coverage(self, level: float = LEVEL) -> float:
+        """Share of real targets in the central interval; its ends belong to it."""
+        if isinstance(self.prediction, RealPrediction) and self.prediction.calibration is not None:
+            lower, upper = self.original.interval(level)
+            return interval_coverage(lower, upper, self.mixture.target)
+        if self.is_normal:
+            return gaussian_mixture_coverage(*self.mixture, level)
+        if isinstance(self.prediction, RealPrediction) and self.prediction.counts:
+            lower, upper = self.original.interval(level)
+            return interval_coverage(lower, upper, self.mixture.target)
+        distance = (self.original.cdf(self.mixture.target) - 0.5).abs()
+        return float((distance <= level / 2).double().mean())
 
     @cached_property
     def loss(self) -> Tensor:
@@ -98,8 +134,10 @@ class Answers:
         means, _, target = self.mixture
         return {
             "rmse": rmse(means.mean(0), target),
-            "nll": gaussian_mixture_nll(*self.mixture),
-            "coverage": gaussian_mixture_coverage(*self.mixture),
+            "nll": gaussian_mixture_nll(*self.mixture)
+            if self.is_normal
+            else -float(self.original.log_prob(target).mean()),
+            "coverage": self.coverage(),
         }
 
 

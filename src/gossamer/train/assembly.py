@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -25,16 +26,22 @@ from gossamer.inference.sharing import (
     joint,
     membership,
 )
-from gossamer.likelihoods import Gaussian, Likelihood, make_likelihood
+from gossamer.likelihoods import LIKELIHOODS, Gaussian, Likelihood, make_likelihood
 from gossamer.models import MODELS, build_model
 from gossamer.settings import checked, hints_of
+from gossamer.train.budget import default_epochs, epochs_of_steps
 from gossamer.train.config import RunConfig
 from gossamer.train.device import CPU
 from gossamer.train.examples import Examples, steps_per_epoch
+from gossamer.train.noise_start import noise_start
 from gossamer.train.uncertainty import check_ood_names
+from gossamer.train.wide import options_of, screened
 
 _DEFAULT_LIKELIHOOD = {"classification": "categorical", "regression": "gaussian"}
-_FITTING = {"classification": ("categorical", "bernoulli"), "regression": ("gaussian",)}
+_FITTING = {
+    "classification": ("categorical", "bernoulli"),
+    "regression": ("gaussian", "heteroscedastic", "student_t", "poisson", "negative_binomial"),
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,10 @@ class Facts:
         num_data: Training examples.
         steps_per_epoch: Batches per epoch.
         data_sha256: Digest of the training and validation tensors.
+        likelihood_options: What the data say of the likelihood: ``offset``, of counts.
+        epochs: Passes over the training part; ``None`` in runs of earlier versions, whose settings
+            tell them.
+        model_options: What the data say of the model: the columns that it reads of a wide table.
     """
 
     input_shape: list[int]
@@ -58,6 +69,15 @@ class Facts:
     num_data: int
     steps_per_epoch: int
     data_sha256: str
+    likelihood_options: dict[str, Any] = field(default_factory=dict)
+    epochs: int | None = None
+    model_options: dict[str, Any] = field(default_factory=dict)
+
+    def epochs_in(self, config: RunConfig) -> int:
+        """Passes over the training part."""
+        found = config.epochs if self.epochs is None else self.epochs
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +89,14 @@ class Assembly:
         ood: Out-of-distribution inputs by name.
         facts: What data and settings decided.
         method: Fresh, before its first step.
+        examples: What the method learns from and is validated on.
     """
 
     dataset: DataSet
     ood: dict[str, Tensor]
     facts: Facts
     method: Method
-
-    @property
-    def examples(self) -> Examples:
-        """What the method learns from and is validated on."""
-        return Examples.of(self.dataset)
+    examples: Examples
 
 
 def assemble(
@@ -100,36 +117,48 @@ def assemble(
     dataset = load_dataset(config)
     # Asked by its name, not by its tensors: nothing looks at the test part before the end.
     if config.evaluate_on == "test" and dataset.test is None:
-        raise InvalidData(
-            "data", config.data, "have no test part", "give one, or set evaluate_on=validation"
-        )
+        for name, asked in (("ood", config.ood), ("shift", config.shift)):
+            if asked:
+                raise InvalidValue(
+                    name, asked[0], "is measured beside a test part", "set evaluate_on=validation"
+                )
+        if config.test_fraction != 0.0:  # told: then there are no test metrics, and that is said
+            raise InvalidData(
+                "data", config.data, "have no test part", "give one, or set evaluate_on=validation"
+            )
     ood = load_ood_inputs(config, dataset.preparation)
     choose_shifts(config.shift, dataset.preparation)
-    facts = find_facts(config, dataset)
-    if stored is not None:
-        if stored.data_sha256 != facts.data_sha256:
-            raise InvalidData(
-                "data",
-                config.data,
-                "is not what the run began with",
-                "restore the old data or choose another --out",
-            )
-        facts = stored
-    return Assembly(dataset, ood, facts, build_method(config, facts, device))
+    digest = _digest(dataset)
+    if stored is not None and stored.data_sha256 != digest:
+        raise InvalidData(
+            "data",
+            config.data,
+            "is not what the run began with",
+            "restore the old data or choose another --out",
+        )
+    facts = stored or find_facts(config, dataset)
+    plan = _membership(config)
+    examples = Examples.of(dataset).dealt(plan.members, plan.leave_out, config.seed)
+    return Assembly(dataset, ood, facts, build_method(config, facts, device), examples)
 
 
 def load_dataset(config: RunConfig) -> DataSet:
-    """The data of a config."""
+    """The data of a config. Counts are numbers, however few differ, and stay as they are."""
+    kind = None if config.likelihood is None else LIKELIHOODS.get(config.likelihood)
+    counts = kind is not None and kind.has_counts
     return load(
         config.data,
         data_dir=config.data_dir,
         target=config.target,
-        task=config.task,
+        task="regression" if counts and config.task is None else config.task,
+        counts=counts and config.task != "classification",
         validation_fraction=config.validation_fraction,
         seed=config.seed,
         limit_train=config.limit_train,
         split=config.split,
         rules=config.table_rules,
+        test=config.test,
+        test_fraction=config.test_fraction,
     )
 
 
@@ -147,15 +176,38 @@ def find_facts(config: RunConfig, dataset: DataSet) -> Facts:
     """
     name = config.likelihood or _DEFAULT_LIKELIHOOD[dataset.task]
     num_data = dataset.num_train
+    likelihood = make_likelihood(name, **config.likelihood_options)
+    per_epoch = steps_per_epoch(num_data, config.batch_size)
     return Facts(
         input_shape=list(dataset.input_shape),
-        output_size=_output_size(make_likelihood(name, **config.likelihood_options), dataset),
+        output_size=_output_size(likelihood, dataset),
         likelihood=name,
         method_settings=_method_settings(config),
         num_data=num_data,
-        steps_per_epoch=steps_per_epoch(num_data, config.batch_size),
+        steps_per_epoch=per_epoch,
         data_sha256=_digest(dataset),
+        model_options=_model_options(config, dataset),
+        likelihood_options=_options_of(likelihood, config, dataset),
+        epochs=_epochs(config, dataset, per_epoch),
     )
+
+
+def _model_options(config: RunConfig, dataset: DataSet) -> dict[str, Any]:
+    is_told = config.model != "mlp" or "columns" in config.model_options
+    return {} if is_told or not config.screen else options_of(screened(dataset, config.seed))
+
+
+def _epochs(config: RunConfig, dataset: DataSet, per_epoch: int) -> int:
+    if config.epochs is not None and config.steps is not None:
+        raise InvalidValue(
+            "steps", config.steps, f"stands beside epochs = {config.epochs}", "give one of them"
+        )
+    if config.epochs is not None:
+        return config.epochs
+    if config.steps is not None:
+        return epochs_of_steps(config.steps, per_epoch)
+    labels = dataset.task == "classification"
+    return default_epochs(per_epoch, dataset.input_shape, labels=labels)
 
 
 def build_method(config: RunConfig, facts: Facts, device: torch.device = CPU) -> Method:
@@ -171,7 +223,7 @@ def build_method(config: RunConfig, facts: Facts, device: torch.device = CPU) ->
                 config.model,
                 input_shape=facts.input_shape,
                 output_size=facts.output_size,
-                **model_options(config.model, config.model_options),
+                **model_options(config.model, {**facts.model_options, **config.model_options}),
             )
         except GossamerError:
             raise
@@ -190,8 +242,10 @@ def build_method(config: RunConfig, facts: Facts, device: torch.device = CPU) ->
         network,
         _membership(config),
         num_data=facts.num_data,
-        total_steps=config.epochs * facts.steps_per_epoch,
-        likelihood=make_likelihood(facts.likelihood, **config.likelihood_options).to(device),
+        total_steps=facts.epochs_in(config) * facts.steps_per_epoch,
+        likelihood=make_likelihood(
+            facts.likelihood, **{**facts.likelihood_options, **config.likelihood_options}
+        ).to(device),
     )
 
 
@@ -209,6 +263,7 @@ def _membership(config: RunConfig) -> Membership:
         members=config.members,
         member_sparsity=config.member_sparsity,
         harvest=config.harvest,
+        leave_out=config.leave_out,
     )
 
 
@@ -234,6 +289,25 @@ def _method_settings(config: RunConfig) -> dict[str, Any]:
     settings = resolve_config(config.method, config.preset, changed, **options)
     resolved: dict[str, Any] = json.loads(json.dumps(asdict(settings), allow_nan=False))
     return resolved
+
+
+def _options_of(likelihood: Likelihood, config: RunConfig, dataset: DataSet) -> dict[str, Any]:
+    """Where a likelihood begins that was not told.
+
+    Counts: an output of 0 stands for their mean, since a network begins near 0. Learnt noise: at
+    what a linear map leaves over.
+    """
+    if _learns_noise(likelihood) and "start" not in config.likelihood_options:
+        start = noise_start(dataset.x_train, dataset.y_train)
+        return {} if start is None else {"start": start}
+    mean = float(dataset.y_train.double().mean()) if likelihood.has_counts else 0.0
+    if mean <= 0.0 or "offset" in config.likelihood_options:
+        return {}
+    return {"offset": math.log(mean)}
+
+
+def _learns_noise(likelihood: Likelihood) -> bool:
+    return type(likelihood) is Gaussian and likelihood.noise_std == "learn"
 
 
 def _output_size(likelihood: Likelihood, dataset: DataSet) -> int:

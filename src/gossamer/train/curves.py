@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer.metrics import gaussian_mixture_coverage, reliability_curve, risk_coverage_curve
+from gossamer.metrics import confusion_matrix, reliability_curve, risk_coverage_curve
 from gossamer.nn import summary, weights_of
 from gossamer.prediction import RealPrediction
 from gossamer.train.answers import Answers
@@ -30,7 +30,7 @@ def answer_curves(answers: Answers, outside: Mapping[str, Mapping[str, Tensor]])
     """
     prediction, selective = answers.prediction, _selective(answers)
     if isinstance(prediction, RealPrediction):
-        observed = [gaussian_mixture_coverage(*answers.mixture, level) for level in _LEVELS]
+        observed = [answers.coverage(level) for level in _LEVELS]
         return {
             "intervals": {"nominal": _LEVELS, "observed": observed},
             "selective": selective,
@@ -41,6 +41,10 @@ def answer_curves(answers: Answers, outside: Mapping[str, Mapping[str, Tensor]])
     )
     first = next(iter(outside.values()), None)
     return {
+        "confusion": {
+            "labels": _names(answers, prediction.probs.shape[1]),
+            "counts": confusion_matrix(prediction.probs, answers.y).tolist(),
+        },
         "reliability": reliability_curve(prediction.probs, answers.y).to_json(),
         "entropy": {
             "edges": edges.tolist(),
@@ -50,6 +54,12 @@ def answer_curves(answers: Answers, outside: Mapping[str, Mapping[str, Tensor]])
         },
         "selective": {**selective, "accuracy": [1.0 - risk for risk in selective["risk"]]},
     }
+
+
+def _names(answers: Answers, classes: int) -> list[str]:
+    ready = answers.preparation
+    names = None if ready is None else ready.label_names
+    return names or [str(label) for label in range(classes)]
 
 
 def weight_curves(network: nn.Module) -> Curves:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -10,7 +11,15 @@ from torch import Tensor
 
 from gossamer.data import DataSet, choose_shifts
 from gossamer.errors import InvalidData, UnknownName
-from gossamer.metrics import ClassificationMetrics, RegressionMetrics
+from gossamer.metrics import (
+    ClassificationMetrics,
+    RegressionMetrics,
+    average_precision,
+    mae,
+    mean_interval_width,
+    r2,
+    roc_auc,
+)
 from gossamer.nn import Noise
 from gossamer.prediction import (
     ClassPrediction,
@@ -19,6 +28,9 @@ from gossamer.prediction import (
     Prediction,
     posterior_of,
 )
+from gossamer.prediction.finish.left_out import judged
+from gossamer.prediction.mixing import Mixture
+from gossamer.prediction.table import LEVEL
 from gossamer.train.answers import Answers, uncertainties
 from gossamer.train.curves import Curves, answer_curves, weight_curves
 from gossamer.train.examples import Examples, Pair
@@ -81,7 +93,11 @@ def evaluate(
     for place, mode in enumerate(modes):
         suffix = "" if place == 0 else f"_{mode}"
         predict = partial(_predict, posterior, num_samples=num_samples, noise=mode, seed=seed)
-        answers = Answers(predict(x), y, dataset.preparation)
+        began = time.perf_counter()
+        prediction = predict(x)
+        if place == 0:
+            seconds = time.perf_counter() - began
+        answers = Answers(prediction, y, dataset.preparation)
         outside = {name: uncertainties(predict(inputs)) for name, inputs in (ood or {}).items()}
         found = {
             **_quality(answers),
@@ -92,12 +108,20 @@ def evaluate(
         }
         metrics.update({key + suffix: value for key, value in found.items()})
         if place == 0:
-            curves = answer_curves(answers, outside)
-    metrics.update(posterior.size)
-    metrics.update(posterior.finish_figures)
+            # Beside the metrics: those are the same at every call, a time is not.
+            curves = {**answer_curves(answers, outside), "predict_seconds": seconds}
+    own_figures, own_curves = unmeasured(posterior, dataset, seed=seed)
+    return {**metrics, **own_figures}, {**curves, **own_curves}
+
+
+def unmeasured(
+    method: HasPosterior | Posterior, dataset: DataSet, *, seed: int = 0, **ignored: Any
+) -> tuple[Metrics, Curves]:
+    """What ``evaluate`` tells of a posterior itself, where there is no part to measure it on."""
+    posterior = posterior_of(method)
+    metrics: Metrics = {**posterior.size, **posterior.finish_figures}
     with posterior.draws.sample(0, seed=seed, noise="weight") as network:
-        curves.update(weight_curves(network))
-    return metrics, curves
+        return metrics, weight_curves(network)
 
 
 def validate(
@@ -116,6 +140,32 @@ def validate(
     prediction = _predict(posterior_of(method), x, num_samples, "weight", seed)
     figures = Answers(prediction, y.cpu(), examples.preparation).main_figures()
     return {key: value for key, value in figures.items() if key != "coverage"}
+
+
+def validate_left_out(
+    method: HasPosterior | Posterior, examples: Examples, *, seed: int
+) -> Metrics:
+    """The same figures of the training rows, each by the members that left it out."""
+    posterior = posterior_of(method)
+    assert isinstance(posterior, Mixture)
+    assert examples.left_out is not None
+    found = judged(posterior, (examples.x, examples.y), examples.left_out, seed=seed)
+    figures = Answers(found.prediction, examples.y.cpu(), examples.preparation).main_figures()
+    return {key: value for key, value in figures.items() if key != "coverage"}
+
+
+def validation_of(
+    examples: Examples, *, num_samples: int, seed: int
+) -> Callable[[HasPosterior | Posterior], Metrics] | None:
+    """How a fit is validated: by its validation part, else by rows that members left out.
+
+    ``None`` where there is neither.
+    """
+    if examples.validation is not None:
+        return partial(validate, examples=examples, num_samples=num_samples, seed=seed)
+    if examples.left_out is not None:
+        return partial(validate_left_out, examples=examples, seed=seed)
+    return None
 
 
 def _part(dataset: DataSet, part: str) -> Pair:
@@ -151,9 +201,26 @@ def _predict(
 
 def _quality(answers: Answers) -> dict[str, float]:
     if isinstance(answers.prediction, ClassPrediction):
+        probs, y = answers.prediction.probs, answers.y
         classes = ClassificationMetrics()
-        classes.update(answers.prediction.probs, answers.y)
-        return classes.compute()
-    real = RegressionMetrics()
-    real.update(*answers.mixture)
-    return real.compute()
+        classes.update(probs, y)
+        found: dict[str, float | None] = {
+            **classes.compute(),
+            "roc_auc": roc_auc(probs, y),
+            "average_precision": average_precision(probs, y),
+        }
+    else:
+        means, _, target = answers.mixture
+        if answers.is_normal:
+            real = RegressionMetrics()
+            real.update(*answers.mixture)
+            found = {**real.compute(), "coverage": answers.coverage()}
+        else:
+            crps = float(answers.original.crps(target).mean())
+            found = {**answers.main_figures(), "crps": crps}
+        found["mae"] = mae(means.mean(0), target)
+        found["r2"] = r2(means.mean(0), target)
+        found["width"] = mean_interval_width(*answers.original.interval(LEVEL))
+        found["interval_level"] = LEVEL
+    # What means nothing here (targets that are all alike) has no figure.
+    return {key: value for key, value in found.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -12,10 +12,14 @@ from torch import Tensor
 from gossamer.data import DataSet, Preparation, Rows, row_batches
 from gossamer.errors import InvalidData, InvalidValue
 from gossamer.inference import Batch
+from gossamer.inference.leaving import left_out
+from gossamer.ops import fold_seed
 
 Pair = tuple[Tensor, Tensor]
 
 DEFAULT_BATCH = 64
+_DEALING = 19
+"""Tells the seed of who leaves out what from other uses of a run's seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +33,8 @@ class Examples:
         weight: How much each training example counts, [N]; ``None`` where all count alike.
         augment: Name of an augmentation of ``gossamer.data``, or ``None``.
         preparation: How targets become original units; ``None`` where they are.
+        left_out: Numbers of the members that must not learn from each training example, [N, T];
+            ``None`` where all learn from all.
     """
 
     x: Tensor
@@ -37,6 +43,7 @@ class Examples:
     weight: Tensor | None = None
     augment: str | None = None
     preparation: Preparation | None = None
+    left_out: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name, pair in (("", (self.x, self.y)), (" of validation", self.validation)):
@@ -60,6 +67,40 @@ class Examples:
             augment=dataset.augment,
             preparation=dataset.preparation,
         )
+
+    def dealt(self, members: int, times: int, seed: int) -> Examples:
+        """The same, each training example left out of ``times`` of the members.
+
+        Every member leaves out nearly the same share of every class. Rows of a table that are
+        equal are left out together: none judges what another taught.
+
+        Args:
+            members: How many there are.
+            times: 0 for none.
+            seed: Of the run; decides who leaves out what.
+        """
+        if times == 0:
+            return self
+        # Not the order of the batches, which begins with the seed itself.
+        generator = torch.Generator().manual_seed(fold_seed(seed, _DEALING))
+        labels = None if self.y.is_floating_point() or self.y.dim() > 1 else self.y.cpu()
+        groups = _equal_rows(self.x, self.y)
+        count = int(groups.max()) + 1
+        if count < members // times:  # nearly constant: then copies must judge copies
+            groups, count = torch.arange(len(self.x)), len(self.x)
+        if labels is not None:
+            labels = labels.new_zeros(count).scatter(0, groups, labels)
+        dealt = left_out(count, members, times, generator, labels)
+        return replace(self, left_out=dealt[groups])
+
+
+def _equal_rows(x: Tensor, y: Tensor) -> Tensor:
+    """The same number for rows that are the same, int64 [N]; images are never compared."""
+    if x.dim() != 2:
+        return torch.arange(len(x))
+    whole = torch.cat([x.double(), y.double().reshape(len(y), -1)], 1).cpu()
+    numbers: Tensor = torch.unique(whole, dim=0, return_inverse=True)[1]
+    return numbers
 
 
 class Feed(Protocol):
@@ -100,18 +141,27 @@ class Batches:
 
     def epoch(self, order: torch.Generator, start: int) -> Iterator[Batch]:
         """See :class:`Feed`."""
-        examples = self._examples
-        found = row_batches(
-            Rows(examples.x, examples.y, examples.weight),
-            self._size,
-            order,
-            augment=examples.augment,
-            drop_last=self._drop_last,
-            start=start,
+        examples, places = self._examples, None
+        if examples.left_out is not None:
+            # The same state of the generator deals the same rows a second time.
+            twin = torch.Generator()
+            twin.set_state(order.get_state())
+            rows = Rows(examples.left_out, examples.left_out)
+            places = self._batches(rows, twin, start, None)
+        found = self._batches(
+            Rows(examples.x, examples.y, examples.weight), order, start, examples.augment
         )
         for rows in found:
             weight = None if rows.weight is None else rows.weight.to(self._device)
-            yield Batch(rows.x.to(self._device), rows.y.to(self._device), weight)
+            left_out = None if places is None else next(places).x.to(self._device)
+            yield Batch(rows.x.to(self._device), rows.y.to(self._device), weight, left_out)
+
+    def _batches(
+        self, rows: Rows, order: torch.Generator, start: int, augment: str | None
+    ) -> Iterator[Rows]:
+        return row_batches(
+            rows, self._size, order, augment=augment, drop_last=self._drop_last, start=start
+        )
 
 
 def rows_per_batch(batch_size: int, count: int) -> int:

@@ -24,6 +24,7 @@ from gossamer.train.device import AUTO, device_of, own_noise, resolve_device
 from gossamer.train.evaluation import VALIDATION_SAMPLES
 from gossamer.train.examples import DEFAULT_BATCH, Batches, Examples, Pair
 from gossamer.train.loop import Epoch, Fit, Observer, TimeLimit
+from gossamer.train.noise_start import noise_start
 from gossamer.train.restarts import Race, Restarts
 from gossamer.train.scalars import ScalarLog
 
@@ -50,7 +51,7 @@ class FitResult:
 
 
 def fit(
-    data: DataSet | tuple[Tensor, ...],
+    data: DataSet | Examples | tuple[Tensor, ...],
     method: str | Method = "ssvi",
     model: Model = "mlp",
     *,
@@ -61,6 +62,7 @@ def fit(
     seed: int = 0,
     device: str = AUTO,
     patience: int | None = None,
+    validate_every: int = 1,
     select: Literal["last", "best"] = "last",
     restarts: Restarts | None = None,
     time_limit: float | None = None,
@@ -77,8 +79,8 @@ def fit(
     since it chooses among those. torch's generators are given back as they were.
 
     Args:
-        data: A data set, or tensors: inputs ``[N, ...]``, targets ``[N]`` or ``[N, D]`` and, if
-            any, weights ``[N]`` of the examples.
+        data: A data set, its examples, or tensors: inputs ``[N, ...]``, targets ``[N]`` or
+            ``[N, D]`` and, if any, weights ``[N]`` of the examples.
         method: Key of ``gossamer.inference.METHODS``; or a method that was built for
             ``epochs`` times the batches of an epoch. A built one has its model, likelihood, device
             and settings.
@@ -92,6 +94,7 @@ def fit(
         seed: Of weights, support, order and noise.
         device: ``auto`` (a GPU of CUDA if there is one), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         patience: Stop where the validation NLL has not improved for so many epochs.
+        validate_every: Epochs between validations.
         select: Give back the ``"last"`` state, or the ``"best"`` by validation NLL.
         restarts: Several fits begin and the best goes on.
         time_limit: Seconds after which to stop. Schedules do not know of it.
@@ -101,7 +104,8 @@ def fit(
             values and step, see :class:`gossamer.train.ScalarLog`. Restarts go by their numbers.
         preset: Named settings of the method.
         **settings: Settings of the method, see ``gossamer methods NAME``; ``members=2`` and what
-            else :func:`gossamer.build` knows of members.
+            else :func:`gossamer.build` knows of members. With ``leave_out`` the examples are dealt
+            out by the seed, and those left out validate where nothing else does.
 
     Example:
         >>> import torch, gossamer
@@ -115,7 +119,12 @@ def fit(
         >>> gossamer.predict(result.method, x[:4]).probs.shape
         torch.Size([4, 2])
     """
-    counts = {"epochs": epochs, "batch_size": batch_size, "num_samples": num_samples}
+    counts = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "num_samples": num_samples,
+        "validate_every": validate_every,
+    }
     for name, count in counts.items():
         check(name, count, Count)
     if not isinstance(method, str):
@@ -124,14 +133,16 @@ def fit(
         given.update(preset=None if preset == "default" else preset)
         _refuse_for_built(given)
     examples = _examples(data, validation)
+    if examples.left_out is None and settings.get("leave_out"):
+        examples = examples.dealt(settings.get("members") or 1, settings["leave_out"], seed)
+    validate = evaluation.validation_of(examples, num_samples=num_samples, seed=seed)
     if select not in ("last", "best"):
         raise UnknownName("select", select, ("last", "best"))
-    if examples.validation is None and (select == "best" or restarts is not None):
+    if validate is None and (select == "best" or restarts is not None):
         asked = "restarts" if restarts is not None else "select"
         raise InvalidValue(asked, None, "needs a validation part", "give validation=(x, y)")
     place = resolve_device(device) if isinstance(method, str) else _place_of(method, device)
     limits = [] if time_limit is None else [TimeLimit(time_limit)]
-    validate = partial(evaluation.validate, examples=examples, num_samples=num_samples, seed=seed)
 
     def start(number: int) -> Fit:
         own_seed = _seed_of(seed, number)
@@ -157,7 +168,8 @@ def fit(
             feed,
             epochs=epochs,
             order=torch.Generator().manual_seed(own_seed),
-            validate=None if examples.validation is None else validate,
+            validate=validate,
+            validate_every=validate_every,
             patience=patience,
             observers=[*logs, *observers, *limits, *([_Best()] if select == "best" else [])],
         )
@@ -197,8 +209,10 @@ def _carry_out(start: Callable[[int], Fit], restarts: Restarts | None, epochs: i
     )
 
 
-def _examples(data: DataSet | tuple[Tensor, ...], validation: Pair | None) -> Examples:
-    if not isinstance(data, tuple):
+def _examples(data: DataSet | Examples | tuple[Tensor, ...], validation: Pair | None) -> Examples:
+    if isinstance(data, Examples):
+        examples = data
+    elif not isinstance(data, tuple):
         examples = Examples.of(data)
     elif len(data) in (2, 3):
         x, y, *weight = data
@@ -239,6 +253,9 @@ def _likelihood(likelihood: str | Likelihood | None, examples: Examples) -> Like
     """A likelihood of its own for each fit: two must not train one noise."""
     if likelihood is None:
         likelihood = "gaussian" if examples.y.is_floating_point() else "categorical"
+    if likelihood == "gaussian":
+        start = noise_start(examples.x, examples.y)
+        return Gaussian() if start is None else Gaussian(start=start)
     return copy.deepcopy(make_likelihood(likelihood))
 
 

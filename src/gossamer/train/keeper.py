@@ -9,7 +9,6 @@ from typing import Any
 
 from gossamer.inference import StepInfo
 from gossamer.train.checkpoint import mark_best, save_checkpoint
-from gossamer.train.config import RunConfig
 from gossamer.train.folder import RunFolder
 from gossamer.train.loop import Epoch, Fit, Observer
 from gossamer.train.progress import Progress
@@ -21,22 +20,25 @@ class Keeper(Observer):
     """Writes what a fit does into a run folder, and shows it.
 
     Args:
-        config: The settings.
         folder: Where checkpoints go.
         record: Where epochs and swaps are written.
         progress: Who is shown each step.
         stopped: Asked after every step; the step in hand is always finished and saved.
+        every: Epochs between checkpoints.
+        keep: How many of the newest stay.
     """
 
     def __init__(
         self,
-        config: RunConfig,
         folder: RunFolder,
         record: Record,
         progress: Progress,
         stopped: Callable[[], bool],
+        *,
+        every: int,
+        keep: int,
     ) -> None:
-        self._config, self._folder = config, folder
+        self._folder, self._every, self._keep = folder, every, keep
         self._record, self._progress = record, progress
         self._stopped = stopped
         self._best: dict[str, Any] | None = None
@@ -84,7 +86,7 @@ class Keeper(Observer):
             },
         )
         # Only these compete for the best: a stop must not change which one it is.
-        if fit.epoch % self._config.checkpoint_every == 0 or fit.is_done:
+        if fit.epoch % self._every == 0 or fit.is_done:
             self._save(fit, best=self._improves(epoch))
 
     def on_stop(self, fit: Fit) -> None:
@@ -108,7 +110,8 @@ class Keeper(Observer):
         state = fit.state_dict()
         del state["history"]  # the record holds it
         state["best"] = self._best
-        keep = self._config.keep_checkpoints
         run = run_entry(self._sums, self._record.sealed)
-        save_checkpoint(self._folder.checkpoints, fit.step, state, keep=keep, best=best, run=run)
+        save_checkpoint(
+            self._folder.checkpoints, fit.step, state, keep=self._keep, best=best, run=run
+        )
         self._saved_step = fit.step

@@ -122,7 +122,7 @@ def about_run(
             "name": config.model,
             "input_shape": list(facts.input_shape),
             "output_size": facts.output_size,
-            "options": dict(config.model_options),
+            "options": {**facts.model_options, **config.model_options},
         },
         "method": config.method,
         "step": step,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from gossamer.data import DataSet
 from gossamer.errors import CheckpointError, InvalidValue
 from gossamer.files import FolderLock, remove_leftovers
+from gossamer.inference import StepInfo
 from gossamer.train import evaluation
 from gossamer.train.assembly import Assembly, assemble
+from gossamer.train.budget import epochs_between_looks
 from gossamer.train.checkpoint import (
     Found,
     best,
@@ -37,6 +39,7 @@ from gossamer.train.load import about_run
 from gossamer.train.loop import Fit, Observer
 from gossamer.train.progress import Progress, SilentProgress
 from gossamer.train.record import Record
+from gossamer.train.refit import refitted_run
 from gossamer.train.scalars import ScalarLog, curves_in, require_tensorboard
 from gossamer.train.seal import require_own_files, require_own_record, sums_of
 from gossamer.train.stopping import Stop, interruptible
@@ -159,8 +162,8 @@ def _already_finished(config: RunConfig, folder: RunFolder, progress: Progress) 
     _, facts = folder.read_config()
     message = f"{folder.path} is finished already: {_figures(metrics)}"
     progress.message(message)
-    steps = config.epochs * facts.steps_per_epoch
-    if config.patience is not None:  # it may have ended early
+    steps = facts.epochs_in(config) * facts.steps_per_epoch
+    if config.patience is not None or config.time_limit is not None:  # it may have ended early
         steps = newest_step(folder.checkpoints) or steps
     epochs = steps // facts.steps_per_epoch
     return RunResult(folder.path, "already_finished", epochs, steps, metrics, message)
@@ -182,34 +185,72 @@ def _sit(
         _tell_of_changes(folder, found, progress, device)
     else:
         folder.write_start(config, assembly.facts, assembly.dataset.preparation, device)
-    total = config.epochs * assembly.facts.steps_per_epoch
+    epochs = assembly.facts.epochs_in(config)
+    total = epochs * assembly.facts.steps_per_epoch
     progress.message(
         f"{config.method}{_of_members(config)} on {config.data}: "
-        f"{assembly.facts.num_data} examples, {config.epochs} epochs, {total} steps; "
+        f"{assembly.facts.num_data} examples, {epochs} epochs, {total} steps; "
         f"run folder {folder.path}"
     )
     for note in assembly.dataset.notes:
         progress.message(note)
+    if "columns" in assembly.facts.model_options:
+        read, whole = assembly.facts.model_options["columns"], assembly.facts.input_shape[0]
+        progress.message(f"a wide table: the network reads {len(read)} of {whole:,} features")
     step = 0 if found is None else found.step
     with (
         Record(folder.record, resume_step=step) as record,
         interruptible(stop) as stopped,
         curves_in(folder.tensorboard if config.log == "tensorboard" else None, step) as curves,
     ):
-        keeper = Keeper(config, folder, record, progress, stopped.is_set)
+        keeper = Keeper(
+            folder,
+            record,
+            progress,
+            stopped.is_set,
+            every=config.checkpoint_every or _between_looks(config, epochs),
+            keep=config.keep_checkpoints,
+        )
         # Points come before the checkpoint: what it holds is never missing in the curves.
         logs = [*logs, *curves]
-        fit = _fit(config, assembly, [*logs, keeper])
+        limits = [] if config.time_limit is None else [_TimeSpent(config.time_limit)]
+        fit = _fit(config, assembly, [*logs, *limits, keeper])
         keeper.begin(fit, None if found is None else load_checkpoint(found))
         if not fit.run():
-            return _interrupted(config, folder, fit, progress)
+            if stopped.is_set() or not any(limit.should_stop() for limit in limits):
+                return _interrupted(folder, fit, progress)
+            progress.message(
+                f"time limit of {config.time_limit:g} s reached after step {fit.step} of {total}"
+            )
         metrics = _finish(config, assembly, folder, fit)
         for each in logs:
             each.send_results(_part(config), metrics, fit.step)
-    message = f"{config.evaluate_on}: {_figures(metrics)}; run folder {folder.path}"
+    measured = _is_measured(config, assembly.dataset)
+    part = config.evaluate_on if measured else "no test part, no test metrics"
+    message = f"{part}: {_figures(metrics)}; run folder {folder.path}"
     progress.close()
     progress.message(message)
     return RunResult(folder.path, "finished", fit.epoch, fit.step, metrics, message)
+
+
+class _TimeSpent(Observer):
+    """Stops a fit that has trained for some seconds, over all sittings."""
+
+    def __init__(self, seconds: float) -> None:
+        self._most, self._spent = seconds, 0.0
+
+    def on_step(self, fit: Fit, info: StepInfo) -> None:
+        """Take the time."""
+        self._spent = fit.seconds
+
+    def should_stop(self) -> bool:
+        """Whether it is over."""
+        return self._spent >= self._most
+
+
+def _is_measured(config: RunConfig, dataset: DataSet) -> bool:
+    """Whether there is the part that the final metrics are of."""
+    return config.evaluate_on == "validation" or dataset.test is not None
 
 
 def _part(config: RunConfig) -> Literal["val", "test"]:
@@ -218,37 +259,45 @@ def _part(config: RunConfig) -> Literal["val", "test"]:
 
 
 def _fit(config: RunConfig, assembly: Assembly, observers: Sequence[Observer]) -> Fit:
-    examples = assembly.examples
-    validate = partial(
-        evaluation.validate,
-        examples=examples,
-        num_samples=min(config.num_samples, VALIDATION_SAMPLES),
-        seed=config.seed,
-    )
+    examples, epochs = assembly.examples, assembly.facts.epochs_in(config)
+    num_samples = min(config.num_samples, VALIDATION_SAMPLES)
     return Fit(
         assembly.method,
         Batches(examples, config.batch_size, device_of(assembly.method.model)),
-        epochs=config.epochs,
+        epochs=epochs,
         order=torch.Generator().manual_seed(config.seed),
-        validate=None if examples.validation is None else validate,
+        validate=evaluation.validation_of(examples, num_samples=num_samples, seed=config.seed),
+        validate_every=1 if config.patience is not None else _between_looks(config, epochs),
         patience=config.patience,
         observers=observers,
     )
 
 
+def _between_looks(config: RunConfig, epochs: int) -> int:
+    if config.epochs is not None:
+        return 1
+    return epochs_between_looks(epochs, by_left_out=config.leave_out > 0)
+
+
 def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) -> dict[str, Any]:
     """The one look at the test part (or none, see ``evaluate_on``), then the result files."""
-    chosen = best(folder.checkpoints) if config.select == "best" else latest(folder.checkpoints)
+    chosen = best(folder.checkpoints) if config.select == "best" else None
+    # Where time ran out before the first validation there is no best one.
+    is_best, chosen = chosen is not None, chosen or latest(folder.checkpoints)
     if chosen is None:
         raise CheckpointError("checkpoints", str(folder.checkpoints), "are gone", "train again")
-    if config.select == "best":
+    if is_best:
         state = load_checkpoint(chosen)
         saved_on = state.get("device", "cpu")
         assembly.method.load_state_dict(portable(state["method"], saved_on, fit.device))
     posterior, judged = finished(config, assembly)
+    if config.refit:
+        kept = chosen.step // assembly.facts.steps_per_epoch
+        posterior = refitted_run(config, assembly, max(1, kept))
     posterior.preparation = assembly.dataset.preparation
     posterior.about = about_run(config, assembly.facts, chosen.step, sums_of(folder))
-    metrics, curves = evaluation.evaluate(
+    judge = evaluation.evaluate if _is_measured(config, judged) else evaluation.unmeasured
+    metrics, curves = judge(
         posterior,
         judged,
         part=_part(config),
@@ -260,6 +309,7 @@ def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) 
     )
     run_figures: Metrics = {
         "seconds": fit.seconds,
+        **{key: curves.pop(key) for key in ("predict_seconds",) if key in curves},
         "checkpoint_bytes": size_in_bytes(chosen.path),
     }
     posterior.save(folder.posterior)
@@ -267,9 +317,9 @@ def _finish(config: RunConfig, assembly: Assembly, folder: RunFolder, fit: Fit) 
     return folder.read_metrics()  # what a later reader sees
 
 
-def _interrupted(config: RunConfig, folder: RunFolder, fit: Fit, progress: Progress) -> RunResult:
+def _interrupted(folder: RunFolder, fit: Fit, progress: Progress) -> RunResult:
     message = (
-        f"stopped after step {fit.step}, in epoch {fit.epoch + 1} of {config.epochs}; "
+        f"stopped after step {fit.step}, in epoch {fit.epoch + 1} of {fit.epochs}; "
         f"saved; go on with: gossamer train --resume --out {folder.path}"
     )
     progress.close()

@@ -209,6 +209,7 @@ def fit_preparation(
     normalise: bool = False,
     rules: TableRules = DEFAULT_RULES,
     findings: Findings | None = None,
+    counts: bool = False,
 ) -> Preparation:
     """Fits a preparation; scales and levels come from the training part alone.
 
@@ -225,6 +226,7 @@ def fit_preparation(
         normalise: For images, see :class:`ImageInput`.
         rules: For tables, see :class:`TableRules`.
         findings: Is told what was done to which column of a table.
+        counts: Whether values of a regression are counts, which stay as they are.
     """
     inputs: ImageInput | TableInput
     if not isinstance(x, np.ndarray) or x.ndim == 2:
@@ -233,7 +235,7 @@ def fit_preparation(
         inputs = ImageInput.fit(x, train, divisor=divisor, normalise=normalise)
     if task == "classification":
         return Preparation(inputs, ClassTarget.fit(target, y[labelled], label_names))
-    return Preparation(inputs, ValueTarget.fit(target, y[train]))
+    return Preparation(inputs, ValueTarget.fit(target, y[train], scaled=not counts))
 
 
 def _like(values: tuple[float, ...], other: _Values) -> _Values:

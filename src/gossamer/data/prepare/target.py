@@ -168,10 +168,12 @@ class ValueTarget:
             )
 
     @classmethod
-    def fit(cls, name: str, y: NDArray[Any]) -> ValueTarget:
-        """Fits mean and scale to the training part, [N] or [N, D]."""
+    def fit(cls, name: str, y: NDArray[Any], *, scaled: bool = True) -> ValueTarget:
+        """Fits mean and scale to the training part, [N] or [N, D]; 0 and 1 unless ``scaled``."""
         values = _numbers(name, y)
-        moments = [standardisation(values[:, d]) for d in range(values.shape[1])]
+        moments = [
+            standardisation(values[:, d]) if scaled else (0.0, 1.0) for d in range(values.shape[1])
+        ]
         mean, scale = zip(*moments, strict=True)
         return cls(name, mean, scale, y.ndim == 2 and y.shape[1] > 1)
 
@@ -211,12 +213,22 @@ def target_from_json(data: dict[str, Any]) -> Target:
     raise InvalidData("target task", data["task"], "must be classification or regression")
 
 
-def check_target(shown: str, y: NDArray[Any], task: Task) -> None:
+def check_target(shown: str, y: NDArray[Any], task: Task, *, counts: bool = False) -> None:
     """Raises InvalidData for the first cell that cannot be a target, naming its row in ``y``."""
     if task == "classification":
         labels_of(shown, y)
-    else:
-        _numbers(shown, y)
+        return
+    values = _numbers(shown, y)
+    if counts:
+        wrong = np.argwhere((values < 0) | (values != np.round(values)))
+        if len(wrong):
+            row, column = map(int, wrong[0])
+            raise InvalidData(
+                f"target {shown!r}, row {row}",
+                float(values[row, column]),
+                "a count must be a whole number, 0 or more",
+                "use likelihood gaussian or student_t for measured values",
+            )
 
 
 def check_task(task: str | None) -> None:

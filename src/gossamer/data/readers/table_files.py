@@ -14,7 +14,7 @@ from gossamer.data.build import RawData
 from gossamer.data.prepare.raw_target import raw_target
 from gossamer.data.prepare.rules import DEFAULT_RULES, TableRules
 from gossamer.data.prepare.target import Task, check_target, infer_task, labels_of
-from gossamer.data.prepare.texts import Texts, joined
+from gossamer.data.prepare.texts import Texts, concatenated, joined
 from gossamer.data.prepare.values import Values
 from gossamer.data.readers.csv_blocks import CsvFile
 from gossamer.data.split import TEST_FRACTION, hold_out_test
@@ -147,24 +147,36 @@ def read_columns(path: Path) -> dict[str, Values]:
 
 
 def read_table(
-    path: Path, *, target: str | None, task: Task | None, rules: TableRules = DEFAULT_RULES
+    path: Path,
+    *,
+    target: str | None,
+    task: Task | None,
+    rules: TableRules = DEFAULT_RULES,
+    test: Path | None = None,
+    test_fraction: float = TEST_FRACTION,
 ) -> RawData:
-    """Reads a table to train on; a fixed fifth of its rows becomes the test part.
+    """Reads a table to train on; a fixed share of its rows becomes the test part.
 
     Args:
         path: A file whose name ends in one of ``TABLES``.
         target: Name of the target column.
         task: The task, or ``None`` to infer it.
         rules: What was told of ambiguous cells.
+        test: A table whose rows are the test part; then all rows of the first are trained on.
+        test_fraction: Otherwise the share of rows that test, each class by its share; 0: none.
     """
     file = TableFile(path)
     columns = file.read()
+    count = len(next(iter(columns.values())))
     if target is None:
         raise InvalidValue(
             "target", None, f"must name a column of {path.name}", "columns: " + ", ".join(columns)
         )
     if target not in columns:
         raise UnknownName("target column", target, list(columns))
+    further: tuple[str, ...] = ()
+    if test is not None:
+        columns, further = _with_test(path, columns, test, target)
     y, rows, lost = raw_target(target, columns.pop(target), rules)
     notes: tuple[str, ...] = ()
     if task is None:
@@ -172,10 +184,36 @@ def read_table(
         notes = (why,)
     check_target(target, y, task)
     strata = labels_of(target, y)[rows] if task == "classification" else None
-    train, test = (rows[part] for part in hold_out_test(len(rows), strata))
-    held = f"test part: a fixed {TEST_FRACTION:.0%} of the rows ({len(test)} of {len(rows)})"
-    notes = (*notes, held, *file.notes, *lost)
-    return RawData(str(path), columns, y, train, test, task=task, target=target, notes=notes)
+    tested: NDArray[np.int64] | None
+    if test is not None:
+        train, tested = rows[rows < count], rows[rows >= count]
+        held = f"test part: {test.name} ({len(tested)} rows)"
+    elif test_fraction == 0.0:
+        train, tested, held = rows, None, "no test part: there will be no test metrics"
+    else:
+        train, tested = (rows[part] for part in hold_out_test(len(rows), strata, test_fraction))
+        held = f"test part: a fixed {test_fraction:.0%} of the rows ({len(tested)} of {len(rows)})"
+    if strata is not None and test is None and tested is not None:
+        held += ", each class by its share"
+    notes = (*notes, held, *file.notes, *further, *lost)
+    return RawData(str(path), columns, y, train, tested, task=task, target=target, notes=notes)
+
+
+def _with_test(
+    path: Path, columns: dict[str, Values], test: Path, target: str
+) -> tuple[dict[str, Values], tuple[str, ...]]:
+    """Both tables as one, those of the test part last, and what there is to say of it."""
+    file = TableFile(test)
+    found = file.read()
+    for name in columns:
+        if name not in found:
+            what = "the target is missing" if name == target else "is a column of training"
+            hint = f"the columns of {path.name} are needed: {', '.join(columns)}"
+            raise InvalidData(f"columns of {test.name}", name, f"{what} and not there", hint)
+    extra = [name for name in found if name not in columns]
+    told = f"{test.name}: columns that training has not are ignored: {', '.join(extra)}"
+    joint = {name: concatenated(name, [columns[name], found[name]]) for name in columns}
+    return joint, (*file.notes, *([told] if extra else []))
 
 
 def from_arrow(name: str, column: Any) -> Values:
