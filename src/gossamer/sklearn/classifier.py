@@ -1,0 +1,254 @@
+"""``SparseBayesClassifier``: fit and predict classes, with their uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from gossamer.errors import InvalidData, InvalidValue
+from gossamer.prediction import ClassPrediction
+from gossamer.sklearn.base import SparseBayesEstimator
+from gossamer.sklearn.budget import Auto
+from gossamer.sklearn.rows import RawRows, count_of
+from gossamer.sklearn.storage import labels_as_json, labels_from_json
+from gossamer.sklearn.training import Module
+
+Array = NDArray[np.float64]
+
+
+class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ignore[misc]
+    """A sparse Bayesian neural network for classes, as scikit-learn has its classifiers.
+
+    Columns of any sort are encoded and standardised inside, as ``gossamer train`` does with a file
+    (docs/tables.md). Labels may be text, numbers or bools. The order of the rows does not matter.
+
+    Args:
+        method: A method of ``gossamer methods``; ``None`` is the recommended one.
+        quality: Of the recommended one: ``"fast"``, ``"good"`` or ``"best"``.
+        members: Of the recommended one: networks; ``"auto"`` goes by ``quality``: 1, 2 or 3.
+        hidden: Widths of the hidden layers.
+        module: A network of your own in place of those: a ``torch.nn.Module``, or a function of the
+            number of features and of classes that makes one.
+        sparsity: Share of the weights that there are not.
+        max_steps: Optimiser steps, as whole passes over the rows; ``"auto"`` goes by their number.
+        batch_size: Rows of a step; ``"auto"`` goes by their number.
+        early_stopping: Whether held-out rows choose the best state and may end the fit.
+        validation_fraction: Share of the rows to hold out, 0 for none; fewer than 20 rows are all
+            trained on.
+        refit: Whether a second fit, as long as the held-out rows advised, learns from them too.
+            What else they chose is taken over, save a last layer.
+        time_limit: Seconds after which to stop.
+        class_weight: ``None``, ``"balanced"`` or weights by class; they multiply ``sample_weight``.
+        missing: Of a missing cell: ``"mean"``, ``"error"`` or ``"drop"``, see
+            ``gossamer.data.TableRules``.
+        unknown: Of a level that training never saw: ``"other"`` or ``"error"``.
+        method_options: Further settings of the method, see ``gossamer methods NAME``.
+        random_state: Fixes everything: the same number gives the same bits.
+        n_jobs: Threads; ``None`` leaves torch's, -1 takes all.
+        verbose: 1 prints a line for every epoch.
+
+    Attributes:
+        classes_: The labels, sorted.
+        posterior_: What predicts, a ``gossamer.prediction.Posterior``.
+        history_: What each epoch reported.
+        selection_: What a screening of a wide table found, or ``None``.
+        notes_: What was done to which column, one sentence each.
+        n_features_in_: Number of columns.
+        feature_names_in_: Their names, where they have some.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(80, 2))
+        >>> y = np.where(x[:, 0] > 0, "right", "left")
+        >>> model = SparseBayesClassifier(hidden=(16,), max_steps=100, random_state=0).fit(x, y)
+        >>> model.classes_.tolist(), model.predict_proba(x).shape
+        (['left', 'right'], (80, 2))
+        >>> sorted(model.predict_uncertainty(x))
+        ['aleatoric', 'confidence', 'energy', 'entropy', 'mutual_information']
+    """
+
+    _task = "classification"
+    classes_: NDArray[Any]
+
+    def __init__(
+        self,
+        method: str | None = None,
+        *,
+        quality: str = "fast",
+        members: Auto = "auto",
+        hidden: Sequence[int] = (256, 256),
+        module: Module | None = None,
+        sparsity: float = 0.95,
+        max_steps: Auto = "auto",
+        batch_size: Auto = "auto",
+        early_stopping: bool = True,
+        validation_fraction: float = 0.1,
+        refit: bool = False,
+        time_limit: float | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        missing: Literal["mean", "error", "drop"] = "mean",
+        unknown: Literal["other", "error"] = "other",
+        method_options: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.method = method
+        self.quality = quality
+        self.members = members
+        self.hidden = hidden
+        self.module = module
+        self.sparsity = sparsity
+        self.max_steps = max_steps
+        self.batch_size = batch_size
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.refit = refit
+        self.time_limit = time_limit
+        self.class_weight = class_weight
+        self.missing = missing
+        self.unknown = unknown
+        self.method_options = method_options
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: Any = None) -> SparseBayesClassifier:
+        """Train.
+
+        Args:
+            X: Array-like [N, columns], or a frame of pandas, polars or arrow.
+            y: Labels [N].
+            sample_weight: How much each row counts, [N]: 2 is what two such rows are.
+        """
+        labels = _labels(y, self)
+        self.classes_ = np.unique(labels)
+        self._fit(self._rows(X, labels, sample_weight, reset=True), self._names)
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: Any = None,
+    ) -> SparseBayesClassifier:
+        """Train on these rows and on those of the calls before, which are kept for it.
+
+        Two calls end where ``fit`` on all rows ends. The posterior is that of all rows; a call
+        takes as long as a fit on them.
+
+        Args:
+            X: Rows.
+            y: Their labels.
+            classes: All labels that there will be; needed by the first call if ``y`` lacks one.
+            sample_weight: As in ``fit``.
+        """
+        is_first = not hasattr(self, "posterior_")
+        labels = _labels(y, self)
+        if is_first:
+            self.classes_ = np.unique(labels if classes is None else np.asarray(classes))
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise InvalidValue("classes", classes, f"were {self.classes_.tolist()} at first")
+        rows = self._rows(X, labels, sample_weight, reset=is_first)
+        self._fit_more(rows, self._names, first=is_first)
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable label of every row, [N]."""
+        check_is_fitted(self)
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probability of every class, [N, classes], in the order of ``classes_``."""
+        probs = np.asarray(self._answers(X).probs.double().numpy())
+        return np.asarray(probs / probs.sum(1, keepdims=True))
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Its logarithm, which stays finite: nothing is believed to be impossible."""
+        tiny = np.finfo(np.float32).tiny
+        return np.asarray(np.log(np.maximum(self.predict_proba(X), tiny)))
+
+    def predict_uncertainty(self, X: Any) -> dict[str, Array]:
+        """Uncertainty of every row, [N] each.
+
+        ``entropy`` in nats and its parts, ``mutual_information`` (epistemic: what more data would
+        remove) and ``aleatoric``; ``confidence``, the probability of the label; ``energy``, higher
+        for rows that are like no class.
+        """
+        found = self._answers(X)
+        parts = ("entropy", "mutual_information", "aleatoric", "confidence", "energy")
+        return {name: getattr(found, name).double().numpy() for name in parts}
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
+        """Labels drawn from ``predict_proba``, [N, n_samples]."""
+        if n_samples < 1:
+            raise InvalidValue("n_samples", n_samples, "must be at least 1")
+        steps = self.predict_proba(X).cumsum(1)
+        draws = check_random_state(random_state).uniform(size=(len(steps), n_samples))
+        # The last step is 1 to rounding only.
+        chosen = (draws[:, :, None] > steps[:, None, :-1]).sum(2)
+        return np.asarray(self.classes_[chosen])
+
+    def calibrate(self, X: Any, y: ArrayLike) -> SparseBayesClassifier:
+        """Set the temperature of all probabilities by rows that no fit has seen.
+
+        Labels stay. An earlier calibration is replaced.
+        """
+        check_is_fitted(self)
+        self._calibrate(X, torch.from_numpy(self._codes(_labels(y, self))))
+        return self
+
+    def _answers(self, x: Any) -> ClassPrediction:
+        found = self._predict(x)
+        assert isinstance(found, ClassPrediction)
+        return found
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(str(label) for label in self.classes_.tolist())
+
+    def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        strange = ~np.isin(labels, self.classes_)
+        if strange.any():
+            row = int(np.flatnonzero(strange)[0])
+            known = ", ".join(self._names[:12])
+            raise InvalidData(
+                f"y, row {row}", str(labels[row]), "is a class that is not known", f"known: {known}"
+            )
+        return np.searchsorted(self.classes_, labels).astype(np.int64)
+
+    def _rows(self, x: Any, labels: NDArray[Any], weight: Any, *, reset: bool) -> RawRows:
+        raw, codes = self._read(x, reset=reset), self._codes(labels)
+        check_consistent_length(np.empty(count_of(raw)), codes)
+        weights = self._weights(weight, count_of(raw))
+        if self.class_weight is not None:
+            by_class = compute_sample_weight(self.class_weight, labels)
+            weights = by_class if weights is None else weights * by_class
+        return RawRows(raw, codes, weights)
+
+    def _record(self) -> dict[str, Any]:
+        return {"classes": labels_as_json(self.classes_)}
+
+    def _restore(self, record: dict[str, Any]) -> None:
+        self.classes_ = labels_from_json(record["classes"])
+
+
+def _labels(y: Any, estimator: SparseBayesClassifier) -> NDArray[Any]:
+    """Labels [N] by scikit-learn's rules."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
+    labels = column_or_1d(y, warn=True)
+    check_classification_targets(labels)
+    return np.asarray(labels)
