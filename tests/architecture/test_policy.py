@@ -95,6 +95,7 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
         ("gossamer", ("torch", "sklearn", "matplotlib", "gossamer.nn")),
         # torch's compiler alone takes longer to import than all of torch.
         ("gossamer.train", ("torch._dynamo", "lightning", "transformers", "tensorboard")),
+        ("gossamer.train", ("gossamer.sklearn",)),
         ("gossamer.report", ("torch", "gossamer.train")),
         ("gossamer.models", ("gossamer.train", "gossamer.nn")),
         ("gossamer.optim", ("gossamer.inference", "gossamer.nn")),

@@ -21,7 +21,7 @@ def fit_of(config: RunConfig) -> tuple[Assembly, Fit]:
     fit = Fit(
         assembly.method,
         Batches(assembly.examples, config.batch_size, device),
-        epochs=config.epochs,
+        epochs=assembly.facts.epochs_in(config),
         order=torch.Generator().manual_seed(config.seed),
     )
     return assembly, fit

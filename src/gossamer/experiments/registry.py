@@ -16,6 +16,7 @@ from gossamer.experiments.gossamer import (
     moments,
     posterior,
 )
+from gossamer.experiments.gossamer.tabular import experiment as tabular
 from gossamer.experiments.gossamer.uncertainty import experiment as uncertainty
 from gossamer.experiments.li2024ssvi import fashion, iou
 
@@ -30,6 +31,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         averaging,
         posterior,
         uncertainty,
+        tabular,
         fashion,
         iou,
         table4,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gossamer.data.registry import SOURCES
 from gossamer.train import RunConfig
-from gossamer.train.quality import with_quality
+from gossamer.train.quality import with_networks
 
 SPARSITY = 0.95
 
@@ -39,7 +40,8 @@ class Contender:
         """The config of a run of it; every finished form is measured, so none is set."""
         if self.quality is not None:
             sparse = replace(config, method_options={"sparsity": SPARSITY})
-            return replace(with_quality(sparse, self.quality), finish="none")
+            ours = with_networks(sparse, self.quality, SOURCES[config.data].about.task)
+            return replace(ours, finish="none", conformal=False)
         return replace(
             config, method=self.method, num_samples=self.num_samples, method_options=self.options
         )
