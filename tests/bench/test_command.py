@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from gossamer.bench import targets
+from gossamer.bench.names import SUITES
 from gossamer.bench.result import Entry, Finding, Measured, timed_rows
 from gossamer.bench.settings import Settings, Tell
-from gossamer.bench.suite import SUITES
+from gossamer.bench.suite import MEASURES
 from gossamer.bench.timing import Timing
 from gossamer.ops import library
 
@@ -92,7 +93,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return Measured(tuple(timed_rows("case", times, dense, threads)), findings)
 
-    monkeypatch.setitem(SUITES, "kernels", (measure, "x"))
+    monkeypatch.setitem(MEASURES, "kernels", measure)
 
 
 @pytest.mark.usefixtures("fixed")

@@ -6,14 +6,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
 
 import gossamer as gs
+from gossamer.bench.names import SUITES
+from gossamer.bench.suite import MEASURES
 from gossamer.cli import methods
 from gossamer.cli.main import main
+from gossamer.cli.options.train import DEFAULTS, FLAGS, QUALITIES, QUALITY
 from gossamer.errors import NonFinite
+from gossamer.prediction.table import LEVEL
+from gossamer.train import RunConfig, quality
 
 COMMANDS = ("train", "evaluate", "predict", "report", "compare", "data", "methods", "reproduce")
 
@@ -38,6 +44,42 @@ def test_every_command_has_help_and_takes_json(
     answer = gossamer(*words, "--help")
     assert answer.code == 0
     assert "--json" in answer.out
+
+
+@pytest.mark.parametrize("words", [(name,) for name in COMMANDS] + [("bench", "step")])
+def test_help_waits_for_no_library(words: tuple[str, ...]) -> None:
+    script = (
+        "import sys\n"
+        "from gossamer.cli.main import main\n"
+        f"main({[*words, '--help']})\n"
+        "print(sorted({'torch', 'numpy', 'pyarrow', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_help_of_train_says_what_a_run_takes() -> None:
+    known = {each.name.replace("_", "-"): each.default for each in fields(RunConfig)}
+    told = {flag: known.get(flag, MISSING) for flag in FLAGS}
+    silent = {"method"}  # the quality decides it
+    texts = {
+        flag: str(default)
+        for flag, default in told.items()
+        if flag not in silent and default not in (None, MISSING, "default")
+    }
+    assert texts == DEFAULTS
+    assert {name: each.about for name, each in quality.QUALITIES.items()} == QUALITIES
+    assert quality.DEFAULT == QUALITY
+
+
+def test_the_help_of_predict_says_the_level(gossamer: Callable[..., Any]) -> None:
+    assert f"{LEVEL:.0%} interval" in gossamer("predict", "--help").out
+
+
+def test_every_suite_is_named_and_measured() -> None:
+    assert list(MEASURES) == list(SUITES)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import torch
 
 from gossamer.bench import choice, kernels, memory, predict, step, transformer
 from gossamer.bench.machine import describe
+from gossamer.bench.names import SUITES
 from gossamer.bench.result import BenchResult, Measured
 from gossamer.bench.settings import Settings, Tell
 from gossamer.bench.timing import using_threads
@@ -16,15 +17,15 @@ from gossamer.ops import library
 
 Measure = Callable[[Settings, int, Tell], Measured]
 
-SUITES: dict[str, tuple[Measure, str]] = {
-    "kernels": (kernels.measure, "time one layer's forward and backward pass"),
-    "step": (step.measure, "time a whole training step"),
-    "transformer": (transformer.measure, "time a training step of networks of tokens"),
-    "memory": (memory.measure, "count the bytes of training"),
-    "predict": (predict.measure, "time posterior prediction"),
-    "choice": (choice.measure, "time both backends where the automatic choice is close"),
+MEASURES: dict[str, Measure] = {
+    "kernels": kernels.measure,
+    "step": step.measure,
+    "transformer": transformer.measure,
+    "memory": memory.measure,
+    "predict": predict.measure,
+    "choice": choice.measure,
 }
-"""What each suite runs at one number of threads, and what it is."""
+"""What each of ``SUITES`` runs at one number of threads."""
 
 
 def run_suite(name: str, settings: Settings, tell: Tell) -> BenchResult:
@@ -42,7 +43,7 @@ def run_suite(name: str, settings: Settings, tell: Tell) -> BenchResult:
         raise UnknownName("suite", name, list(SUITES))
     library.loaded()  # or a plain error
     machine = describe()
-    measure, _ = SUITES[name]
+    measure = MEASURES[name]
     measured = []
     for threads in settings.threads:
         # The caller's generator is his own; supports and inputs are the same in every run.

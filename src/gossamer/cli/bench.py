@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
@@ -12,64 +11,22 @@ from rich.console import Console
 
 from gossamer.bench.result import BenchResult, Row
 from gossamer.bench.settings import Settings
-from gossamer.bench.suite import SUITES, run_suite
+from gossamer.bench.suite import run_suite
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Parser, add_command
+from gossamer.cli.parser import STDOUT
 from gossamer.errors import InvalidValue
 from gossamer.files import write_json
 
-_STDOUT = "-"
-_EPILOG = """\
-ratio: the baseline's median over the contender's; above 1 is faster, or smaller.
-Rivals take part where they are installed: pip install gossamer[bench]
-"""
 _STYLES = {"met": "green", "MISSED": "red"}
 
 
-def add_bench(parser: Parser) -> None:
-    """Give the command its suites."""
-    parts = parser.add_subparsers(metavar="|".join(SUITES), required=True, parser_class=Parser)
-    for name, (_, text) in SUITES.items():
-        suite = add_command(parts, name, text)
-        suite.epilog = _EPILOG
-        suite.add_argument(
-            "--quick",
-            action="store_true",
-            help="small shapes, one round: shows that it runs, measures nothing",
-        )
-        suite.add_argument(
-            "--threads",
-            metavar="N[,N]",
-            help=f"threads, one number after the other (default {torch.get_num_threads()})",
-        )
-        suite.add_argument(
-            "--rounds", type=int, metavar="N", help="timed runs of every contender, exactly"
-        )
-        # Unlike elsewhere with a file: a measurement of half an hour should leave one.
-        suite.add_argument(
-            "--json",
-            nargs="?",
-            const=_STDOUT,
-            metavar="FILE",
-            help="write the result as JSON to FILE, or to stdout and nothing else there",
-        )
-        suite.set_defaults(run=_command(name))
-
-
-def _command(name: str) -> Callable[[argparse.Namespace], int]:
-    def call(args: argparse.Namespace) -> int:
-        return run(name, args, Output(as_json=args.json == _STDOUT))
-
-    return call
-
-
-def run(name: str, args: argparse.Namespace, output: Output) -> int:
+def run(args: argparse.Namespace, output: Output) -> int:
     """Run a suite and print what it found."""
     settings = Settings(args.quick, _threads(args.threads), args.rounds)
-    file = None if args.json in (None, _STDOUT) else Path(args.json)
+    file = None if args.json in (None, STDOUT) else Path(args.json)
     if file is not None:
         _check(file)
-    result = run_suite(name, settings, output.say)
+    result = run_suite(args.suite, settings, output.say)
     if file is not None:
         write_json(file, result.to_json())
     output.result(result.to_json(), lambda console: _draw(result, file, console))

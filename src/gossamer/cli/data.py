@@ -11,27 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Parser, add_command, add_data_dir, set_run
 from gossamer.data import DataSet, describe, download, load, names
 from gossamer.errors import InvalidData, InvalidValue
-
-
-def add_data(parser: Parser) -> None:
-    """Give the command its three parts."""
-    parts = parser.add_subparsers(metavar="list|get|show", required=True, parser_class=Parser)
-    listing = add_command(parts, "list", "list the data sets known by name")
-    set_run(listing, run_list)
-    get = add_command(parts, "get", "download a data set and check it")
-    get.add_argument("name", metavar="NAME", help="see gossamer data list")
-    add_data_dir(get)
-    get.add_argument("--mirror", metavar="URL", help="another address with the same files")
-    set_run(get, run_get)
-    show = add_command(parts, "show", "load a data set and say what is in it")
-    show.add_argument("name", metavar="NAME", help="a name, a .npz file or a table")
-    add_data_dir(show)
-    show.add_argument("--target", metavar="COLUMN", help="the column to predict, of a table")
-    show.add_argument("--task", help="classification or regression; the data decide if not given")
-    set_run(show, run_show)
 
 
 def run_list(args: argparse.Namespace, output: Output) -> int:

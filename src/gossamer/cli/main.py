@@ -30,9 +30,6 @@ _COMMANDS = {
     "reproduce": "run a table of experiments; finished runs are kept, others resumed",
     "bench": "measure the native engine against dense and other sparse layers",
 }
-_MODULES = {"compare": "report"}
-"""Where a command does not live in the module of its name."""
-
 _EXAMPLES = """\
 examples:
   gossamer train --data digits --model mlp --method ssvi --sparsity 0.95
@@ -77,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(words: Sequence[str]) -> Parser:
-    """The parser of all commands; only the module of the one that is asked for is imported."""
+    """The parser of all commands; only the options of the one that is asked for are imported."""
     parser = Parser(
         prog="gossamer",
         description="Bayesian neural networks that are sparse all the way through training.",
@@ -90,7 +87,7 @@ def _parser(words: Sequence[str]) -> Parser:
     for name, text in _COMMANDS.items():
         command = add_command(subparsers, name, text)
         if name == chosen:
-            module = import_module(f"gossamer.cli.{_MODULES.get(name, name)}")
+            module = import_module(f"gossamer.cli.options.{name}")
             getattr(module, f"add_{name}")(command)
     return parser
 

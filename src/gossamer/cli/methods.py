@@ -8,15 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Parser, set_run
 from gossamer.cli.settings import settings_of
 from gossamer.inference import METHODS, method_entry
-
-
-def add_methods(parser: Parser) -> None:
-    """Give the command its options."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="show the settings of this method")
-    set_run(parser, run)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:

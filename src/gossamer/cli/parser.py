@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NoReturn
 
-from gossamer.cli.output import Output
 from gossamer.errors import InvalidValue
 
 Subparsers = Any  # argparse keeps the class of `add_subparsers` private
@@ -53,14 +53,41 @@ def add_command(subparsers: Subparsers, name: str, text: str) -> Parser:
     return parser
 
 
+STDOUT = "-"
+"""What ``--json`` is that names no file, where it may name one."""
+
+
 def set_run(
-    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace, Output], int]
+    parser: argparse.ArgumentParser, module: str, function: str = "run", *, json_file: bool = False
 ) -> None:
-    """Say what a command does, and give it the option that all have: ``--json``."""
-    parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON on stdout, nothing else there"
-    )
-    parser.set_defaults(run=lambda args: run(args, Output(as_json=args.json)))
+    """Say what a command does, and give it the option that all have: ``--json``.
+
+    Args:
+        parser: The command's.
+        module: Page of :mod:`gossamer.cli`; it is imported when the command runs, for ``--help``
+            has no need of torch.
+        function: Its function of the arguments and an :class:`~gossamer.cli.output.Output`, which
+            returns the exit code.
+        json_file: Whether ``--json`` may name a file: a measurement of half an hour should leave
+            one.
+    """
+    if json_file:
+        text = "write the result as JSON to FILE, or to stdout and nothing else there"
+        parser.add_argument("--json", nargs="?", const=STDOUT, metavar="FILE", help=text)
+    else:
+        text = "print the result as JSON on stdout, nothing else there"
+        parser.add_argument("--json", action="store_const", const=STDOUT, help=text)
+
+    def run(args: argparse.Namespace) -> int:
+        output = _page("output").Output(as_json=args.json == STDOUT)
+        code: int = getattr(_page(module), function)(args, output)
+        return code
+
+    parser.set_defaults(run=run)
+
+
+def _page(name: str) -> ModuleType:
+    return import_module(f"gossamer.cli.{name}")
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:

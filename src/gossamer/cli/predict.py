@@ -18,7 +18,6 @@ from rich.console import Console
 
 from gossamer.cli import settings
 from gossamer.cli.output import Output, plain_table
-from gossamer.cli.parser import Parser, add_device, set_run
 from gossamer.data import Findings, input_batches
 from gossamer.errors import InvalidValue
 from gossamer.files import written_whole
@@ -35,38 +34,6 @@ Answers = dict[str, list[Any]]
 """Columns of answers, one value per row; ``None`` where a row has none."""
 
 _BAD_ROWS = ("error", "skip", "abstain")
-
-_EPILOG = f"""\
-The file is prepared as the run's training data were; its columns are matched by name, in any order.
-Classes: label, prob_<name>, entropy, mutual_information and energy (nats). Numbers, in the target's
-own units: mean, std, epistemic, aleatoric, and lower and upper of the {LEVEL:.0%} interval.
-Without --out the answers are shown on a terminal, or written as csv where stdout is none.
-A row is bad where a cell cannot be read: a text in a column of numbers, say. --on-bad-row error
-stops there, skip leaves the row out and adds a column row (from 0), abstain answers with empty
-cells and adds a column reason.
-"""
-
-
-def add_predict(parser: Parser) -> None:
-    """Give the command its options."""
-    parser.epilog = _EPILOG
-    parser.add_argument("path", metavar="RUN", help="run folder")
-    parser.add_argument(
-        "file", metavar="FILE", help="a table (docs/tables.md), or .npz with x_test, x or X"
-    )
-    parser.add_argument("--out", metavar="FILE.csv", help="write the answers here")
-    parser.add_argument("--force", action="store_true", help="replace --out if it exists")
-    parser.add_argument(
-        "--num-samples", metavar="N", help="posterior samples (default: as the run was told)"
-    )
-    parser.add_argument(
-        "--on-bad-row",
-        metavar="RULE",
-        default="error",
-        help="error, skip or abstain: a row with a cell that cannot be read (default error)",
-    )
-    add_device(parser)
-    set_run(parser, run)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:

@@ -8,34 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gossamer.cli.output import Output
-from gossamer.cli.parser import Parser, set_run
 from gossamer.report import comparison, print_comparison, read_runs, write_report
 from gossamer.report.compare import leaderboard
 
 _CONFIG, _REPORT = "config.json", "report.html"
-
-
-def add_report(parser: Parser) -> None:
-    """Give ``report`` its options."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")
-    parser.add_argument(
-        "--out",
-        metavar="FILE.html",
-        help="default: report.html in the run folder; of several, in the folder that holds them",
-    )
-    set_run(parser, run_report)
-
-
-def add_compare(parser: Parser) -> None:
-    """Give ``compare`` its options."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")
-    parser.add_argument(
-        "--sort",
-        metavar="METRIC",
-        default="nll",
-        help="best first by this metric, within a data set; none: as given (default nll)",
-    )
-    set_run(parser, run_compare)
 
 
 def run_report(args: argparse.Namespace, output: Output) -> int:
