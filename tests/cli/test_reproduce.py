@@ -94,6 +94,13 @@ def test_the_table_is_printed_and_checks_decide_only_if_strict(
     assert answer.err == "2 tasks, 2 of them finished before\n"
 
 
+def test_part_of_the_tasks(gossamer: Callable[..., Any]) -> None:
+    answer = gossamer("reproduce", "gossamer/tiny", "--only", "fir*", "--json")
+    assert [row["n"] for row in answer.json["rows"]] == [1, 0]
+    assert answer.json["ok"] is False
+    assert "✗ all tasks are done" in gossamer("reproduce", "gossamer/tiny", "--only", "fir*").out
+
+
 def test_an_interrupt_is_130_and_the_same_command_goes_on(
     gossamer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

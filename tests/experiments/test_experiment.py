@@ -249,6 +249,34 @@ def test_wrong_arguments_are_named(experiment: Experiment, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("blank_report")
+def test_part_of_it_is_done_by_name_and_concluded_from_all_that_is_finished(
+    experiment: Experiment, watcher: Any, tmp_path: Path
+) -> None:
+    def some(*only: str) -> tuple[Outcome, Any]:
+        watch = watcher()
+        scope = experiment.scope()
+        return run_experiment(
+            experiment, scope, out=tmp_path / "t", jobs=1, only=only, display=watch
+        ), watch
+
+    outcome, watch = some("*-s1")
+    assert watch.finished == ["dense-s1", "sparse-s1"]
+    assert [line["seeds"] for line in outcome.values["rows"]] == [[1], [1]]
+    left = outcome.verdicts[-1]
+    assert (left.name, left.ok) == ("all tasks are done", False)
+    assert left.text == "2 of 4 tasks are not done; the figures are of the others"
+    assert json.loads((tmp_path / "t" / "outcome.json").read_text())["complete"] is False
+    outcome, watch = some("dense-s0", "sparse-s0")
+    assert watch.finished == ["dense-s0", "sparse-s0"]
+    assert [line["seeds"] for line in outcome.values["rows"]] == [[0, 1], [0, 1]]
+    assert "all tasks are done" not in {verdict.name for verdict in outcome.verdicts}
+    with pytest.raises(
+        InvalidValue, match=r"only = thick-\*: matches no task; tasks have names li"
+    ):
+        some("dense-*", "thick-*")
+
+
+@pytest.mark.usefixtures("blank_report")
 def test_a_folder_of_something_else_is_not_touched(
     experiment: Experiment, watcher: Any, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
     name = "-".join(filter(None, (experiment.key.replace("/", "-"), scope.scale)))
     out = Path(args.out or f"runs/{name}")
     try:
-        outcome = run_experiment(experiment, scope, out=out, jobs=args.jobs)
+        outcome = run_experiment(experiment, scope, out=out, jobs=args.jobs, only=args.only)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what is done is saved; the same command goes on") from None
     output.result(

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
-from scipy.special import digamma, gammaincinv, polygamma
 from torch import Tensor
 
 from gossamer.errors import InvalidData
@@ -55,6 +53,8 @@ class VarianceLaw:
             >>> law.given(torch.tensor([0.0, 2.0]), degrees=4, count=3).round(decimals=2).tolist()
             [[0.34, 1.03], [0.54, 1.63], [0.94, 2.82]]
         """
+        from scipy.special import gammaincinv  # slow to import; few programs get here
+
         shape = 0.5 * (self.df + degrees)
         rate = 0.5 * (self.df * self.scale + degrees * estimate.detach().cpu().double())
         places = (np.arange(count) + 0.5) / count
@@ -85,6 +85,9 @@ def fit_law(estimates: Tensor, degrees: int) -> VarianceLaw | None:
         >>> abs(law.df - 6.0) < 0.4, abs(law.scale - 2.0) < 0.05
         (True, True)
     """
+    from scipy.optimize import brentq  # slow to import; few programs get here
+    from scipy.special import digamma, polygamma
+
     positive = estimates[estimates > 0.0].double().cpu()
     if len(positive) < 2:
         return None

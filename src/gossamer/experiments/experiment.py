@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from joblib import cpu_count
@@ -132,6 +133,7 @@ def run_experiment(
     *,
     out: str | os.PathLike[str],
     jobs: int | None = None,
+    only: Sequence[str] = (),
     display: Display | None = None,
 ) -> Outcome:
     """Do what is left of an experiment's tasks, then conclude.
@@ -143,33 +145,51 @@ def run_experiment(
             the outcome as ``outcome.json``, ``outcome.md`` and figures.
         jobs: Tasks at a time, each with its share of the cores; the experiment's own number unless
             told. One alone is done in this process.
+        only: Patterns such as ``"mnist-*"``: do the tasks whose names match one, leave the others
+            as they are, and conclude from all that are finished. Empty: all.
         display: Who watches; a bar or plain lines unless told.
 
     Raises:
         KeyboardInterrupt: Interrupted; the same call goes on.
         CheckpointError: ``out`` holds something else, or tasks with other settings.
+        InvalidValue: A pattern matches no task.
         GossamerError: A task failed; it is named.
     """
     jobs = _at_least_one("jobs", _jobs(experiment) if jobs is None else jobs)
     folder = Path(out)
     tasks = experiment.tasks(scope)
+    chosen = _chosen(tasks, only)
     _check_folder(folder, experiment, scope)
-    left = [task for task in tasks if task.found(folder) is None]
+    left = [task for task in chosen if task.found(folder) is None]
     about = {"experiment": experiment.key, "title": experiment.title, "scale": scope.scale or None}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / _JSON, {**about, "complete": False})
-    diverged = _carry_out(experiment, tasks, left, folder, jobs, display or default_display())
+    diverged = _carry_out(experiment, chosen, left, folder, jobs, display or default_display())
     found = {task.name: task.found(folder) for task in tasks if task.name not in diverged}
     rows = {name: row for name, row in found.items() if row is not None}
     outcome = experiment.conclude(Finished(experiment.key, scope, folder, tasks, rows))
     lost = tuple(Verdict(f"{name} ends", False, text) for name, text in diverged.items())
+    missing = len(tasks) - len(rows) - len(diverged)
+    if missing:
+        done = f"{missing} of {len(tasks)} tasks are not done; the figures are of the others"
+        lost += (Verdict("all tasks are done", False, done),)
     about["gossamer"] = gossamer_version()
     outcome = replace(outcome, about=about, verdicts=outcome.verdicts + lost)
     for name, svg in outcome.figures.items():
         _write(folder / name, svg)
     _write(folder / _MARKDOWN, outcome.to_markdown())
-    write_json(folder / _JSON, {**outcome.to_json(), "complete": True})
+    write_json(folder / _JSON, {**outcome.to_json(), "complete": not missing})
     return outcome
+
+
+def _chosen(tasks: Sequence[Task], only: Sequence[str]) -> Sequence[Task]:
+    for pattern in only:
+        if not any(fnmatchcase(task.name, pattern) for task in tasks):
+            names = ", ".join(task.name for task in tasks[:3])
+            raise InvalidValue("only", pattern, "matches no task", f"tasks have names like {names}")
+    if not only:
+        return tasks
+    return [task for task in tasks if any(fnmatchcase(task.name, pattern) for pattern in only)]
 
 
 def _write(path: Path, text: str) -> None:

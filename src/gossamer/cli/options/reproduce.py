@@ -15,6 +15,14 @@ def add_reproduce(parser: Parser) -> None:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="tasks at a time, each with its share of the cores"
     )
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="do the tasks whose names match, such as 'mnist-*', and conclude from all that are "
+        "finished; may be repeated",
+    )
     add_data_dir(parser)
     add_device(parser)
     parser.add_argument("--out", metavar="DIR", help="default: runs/KEY-TABLE-SCALE")
