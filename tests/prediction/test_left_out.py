@@ -43,6 +43,22 @@ def test_the_variance_is_that_of_the_formula():
     torch.testing.assert_close(mixture, expected.double(), rtol=1e-6, atol=0.0)
 
 
+def test_departures_are_those_of_networks_at_the_epistemic_scale():
+    samples = torch.randn(7, 5, 2, generator=seeded(), dtype=torch.float64)
+    samples[:, 2, 1] = 0.5  # of one mind
+    spread = Spread(torch.tensor([0.3, 0.7]), torch.tensor([1.5, 0.4]))
+    found = spread.of(prediction(samples))
+    assert found.departures is not None
+    torch.testing.assert_close(found.departures.std(0, correction=0), found.epistemic)
+    torch.testing.assert_close(found.departures.mean(0), torch.zeros(5, 2, dtype=torch.float64))
+    assert float(found.departures[:, 2, 1].abs().max()) == 0.0
+    signs = torch.sign(samples - samples.mean(0))
+    torch.testing.assert_close(torch.sign(found.departures)[:, :2], signs[:, :2])
+    first = Spread(torch.tensor([0.3]), torch.tensor([1.5]))
+    moved = first.of(prediction(samples[..., 0])).to_scale(3.0, 2.0)
+    torch.testing.assert_close(moved.departures, 2.0 * found.departures[..., 0])
+
+
 def test_the_density_is_normal_where_members_stand_apart():
     samples = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
     found = Spread(torch.tensor([1e-3]), torch.tensor([1.0])).of(prediction(samples))

@@ -11,7 +11,8 @@ import torch
 import gossamer as gs
 import gossamer.train.assembly
 from gossamer.errors import InvalidValue
-from gossamer.train import RunConfig, evaluate, load_dataset, load_run, train
+from gossamer.train import Examples, RunConfig, evaluate, fit, load_dataset, load_run, train
+from gossamer.train.finishing import judged_by_left_out
 
 
 @pytest.mark.parametrize("finish", ["temperature", "last_layer"])
@@ -76,6 +77,59 @@ def test_a_run_for_real_targets(tmp_path: Path) -> None:
         * stored.finish.temperature,
         rel=1e-4,
     )
+
+
+def test_the_parts_of_a_spread_are_told_in_the_target_s_units(tmp_path: Path) -> None:
+    config = RunConfig(
+        data="diabetes",
+        model_options={"hidden": [8]},
+        method="rigl",
+        method_options={"sparsity": 0.5},
+        members=4,
+        leave_out=2,
+        harvest="abreast",
+        epochs=2,
+        validation_fraction=0.0,
+        num_samples=4,
+        finish="left_out",
+    )
+    metrics = train(config, tmp_path / "run").metrics
+    assert metrics is not None
+    stored, dataset = load_run(tmp_path / "run").posterior, load_dataset(config)
+    found = stored.predict(dataset.x_test, 4, seed=config.seed)
+    for name in ("epistemic", "aleatoric"):
+        part = stored.preparation.scale_to_original(getattr(found, name).double())
+        assert metrics[name] == pytest.approx(float(part.square().mean().sqrt()), rel=1e-6)
+        assert metrics[name] > 1.0
+    assert "aurc_epistemic" in metrics
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e-6])
+def test_rows_judge_in_proportion_to_their_weight(weight: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=generator)
+    y = x[:, :1] + 0.1 * torch.randn(200, 1, generator=generator)
+    bad = torch.arange(200) % 4 == 0
+    y[bad] += 20.0 * torch.randn(50, 1, generator=generator)
+    examples = Examples(x, y, weight=torch.where(bad, weight, 1.0)).dealt(4, 2, 0)
+    result = fit(
+        examples,
+        "rigl",
+        lambda: torch.nn.Linear(2, 1),
+        likelihood="gaussian",
+        sparsity=0.0,
+        members=4,
+        leave_out=2,
+        epochs=40,
+        batch_size=50,
+        lr=0.03,
+    )
+    found = judged_by_left_out(result.method.posterior(), examples, 0)
+    # The good rows are 0.1 from the line, the others 20.
+    assert 0.05 < float(found.posterior.predict(x, 4).std.mean()) < 0.3
+    assert found.figures["left_out_rmse"] < 0.3
+    assert found.standardised is not None
+    assert float(found.standardised.abs().max()) < 6.0
 
 
 def test_without_rows_to_choose_by_nothing_is_trained(tmp_path: Path, small: RunConfig) -> None:

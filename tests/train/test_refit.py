@@ -39,6 +39,10 @@ def test_all_rows_are_those_of_both_parts():
     assert found.weight.tolist() == [2.0] * 7 + [1.0] * 3
     assert found.validation is None
     assert all_rows(found) is found
+    told = Examples(
+        x[:7], y[:7], (x[7:], y[7:]), weight=torch.full((7,), 2.0), validation_weight=0.5
+    )
+    assert all_rows(told).weight.tolist() == [2.0] * 7 + [0.5] * 3
 
 
 @pytest.mark.parametrize("epochs", [1, 3, 5])

@@ -136,7 +136,8 @@ def join(parts: list[Prediction], *, keep_samples: bool) -> Prediction:
         noise=torch.cat([p.noise for p in reals], 1),
         counts=first.counts,
         calibration=first.calibration,
-        shape=_shapes(reals, lambda found: torch.cat(found, 1)),
+        shape=_together([p.shape for p in reals], _rows),
+        departures=_together([p.departures for p in reals], _rows),
     )
 
 
@@ -164,15 +165,18 @@ def merge(parts: list[Prediction]) -> Prediction:
         )
     reals = [p for p in parts if isinstance(p, RealPrediction)]
     means, noise = _in_turn([p.samples for p in reals]), _in_turn([p.noise for p in reals])
-    shape = _shapes(reals, _in_turn)
+    shape = _together([p.shape for p in reals], _in_turn)
     return real_prediction(means, noise, counts=first.counts, shape=shape)
 
 
-def _shapes(
-    parts: list[RealPrediction], together: Callable[[list[Tensor]], Tensor]
-) -> Tensor | None:
-    found = [p.shape for p in parts if p.shape is not None]
-    return together(found) if found else None
+def _together(parts: list[Tensor | None], join: Callable[[list[Tensor]], Tensor]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return join(found) if found else None
+
+
+def _rows(parts: list[Tensor]) -> Tensor:
+    """``[S, B_k, ...]`` one after the other."""
+    return torch.cat(parts, 1)
 
 
 def _in_turn(samples: list[Tensor]) -> Tensor:

@@ -115,6 +115,9 @@ class RealPrediction:
         shape: What a sample's distribution has beside mean and std, of the shape of ``samples``:
             degrees of freedom of Student's t, the dispersion α of counts of variance μ + α μ².
             ``None`` where it is normal, or, for counts, Poisson.
+        departures: ``[M, B]`` or ``[M, B, D]``: how far the answers of M networks lie from the mean
+            in all rows at once, each row scaled to ``epistemic``; ``None`` where ``samples`` tell
+            it. A draw for several rows takes one of them.
     """
 
     mean: Tensor
@@ -125,6 +128,7 @@ class RealPrediction:
     counts: bool = False
     calibration: RealCalibration | None = None
     shape: Tensor | None = None
+    departures: Tensor | None = None
 
     @property
     def std(self) -> Tensor:
@@ -209,6 +213,7 @@ class RealPrediction:
             samples=location + scale * self.samples,
             noise=scale * self.noise,
             shape=self.shape,
+            departures=None if self.departures is None else scale * self.departures,
         )
 
     def log_prob(self, target: Tensor) -> Tensor:

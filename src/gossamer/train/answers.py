@@ -77,8 +77,18 @@ class Answers:
         means, stds, _ = self.mixture
         shape = None if found.shape is None else found.shape.double()
         original = real_prediction(means, stds, counts=found.counts, shape=shape)
+        if found.departures is not None:  # the samples are the mean: they do not tell the parts
+            original = replace(
+                original,
+                epistemic=self._in_units(found.epistemic),
+                aleatoric=self._in_units(found.aleatoric),
+            )
         # Scores are in units of the std, whatever that is measured in.
         return replace(original, calibration=found.calibration)
+
+    def _in_units(self, scale: Tensor) -> Tensor:
+        ready = self.preparation
+        return scale.double() if ready is None else ready.scale_to_original(scale.double())
 
     @property
     def is_normal(self) -> bool:
@@ -120,9 +130,8 @@ class Answers:
             found = {"confidence": self.prediction.confidence}
             scores = uncertainties(self.prediction)
         else:
-            means, stds, _ = self.mixture
-            epistemic = means.var(0, correction=0)
-            found = {"std": -by_row(epistemic + stds.square().mean(0))}
+            epistemic = self.original.epistemic.square()
+            found = {"std": -by_row(epistemic + self.original.aleatoric.square())}
             scores = {"epistemic": by_row(epistemic)}
         return found | {name: -s for name, s in scores.items() if tells(name, s)}
 

@@ -145,8 +145,11 @@ def validate(
 def validate_left_out(
     method: HasPosterior | Posterior, examples: Examples, *, seed: int
 ) -> Metrics:
-    """The same figures of the training rows, each by the members that left it out."""
-    posterior = posterior_of(method)
+    """The same figures of the training rows, each by the members that left it out.
+
+    Rows count by their weights.
+    """
+    posterior, examples = posterior_of(method), examples.evened()
     assert isinstance(posterior, Mixture)
     assert examples.left_out is not None
     found = judged(posterior, (examples.x, examples.y), examples.left_out, seed=seed)

@@ -35,6 +35,8 @@ class Examples:
         preparation: How targets become original units; ``None`` where they are.
         left_out: Numbers of the members that must not learn from each training example, [N, T];
             ``None`` where all learn from all.
+        validation_weight: How much each row of the validation part would count among the training
+            examples, once it is trained on too.
     """
 
     x: Tensor
@@ -44,6 +46,7 @@ class Examples:
     augment: str | None = None
     preparation: Preparation | None = None
     left_out: Tensor | None = None
+    validation_weight: float = 1.0
 
     def __post_init__(self) -> None:
         for name, pair in (("", (self.x, self.y)), (" of validation", self.validation)):
@@ -92,6 +95,32 @@ class Examples:
             labels = labels.new_zeros(count).scatter(0, groups, labels)
         dealt = left_out(count, members, times, generator, labels)
         return replace(self, left_out=dealt[groups])
+
+    def evened(self) -> Examples:
+        """As many examples that all count alike, each there in proportion to its weight.
+
+        What judges rows one by one then needs to know nothing of weights.
+
+        Example:
+            >>> rows = torch.arange(4.0)
+            >>> some = Examples(rows, rows, weight=torch.tensor([1.0, 0.0, 2.0, 1.0]))
+            >>> some.evened().x.tolist()
+            [0.0, 2.0, 2.0, 3.0]
+        """
+        if self.weight is None:
+            return self
+        count, weight = len(self.x), self.weight.double().cpu()
+        places = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+        share = weight.cumsum(0) / weight.sum()
+        chosen = torch.searchsorted(share, places).clamp(max=count - 1)
+        here = chosen.to(self.x.device)
+        return replace(
+            self,
+            x=self.x[here],
+            y=self.y[here],
+            weight=None,
+            left_out=None if self.left_out is None else self.left_out[chosen],
+        )
 
 
 def _equal_rows(x: Tensor, y: Tensor) -> Tensor:

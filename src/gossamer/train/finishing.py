@@ -167,7 +167,11 @@ def _by_left_out(config: RunConfig, assembly: Assembly) -> Posterior:
 
 
 def judged_by_left_out(posterior: Posterior, examples: Examples, seed: int) -> Judged:
-    """Members, calibrated by the training rows that each of them left out."""
+    """Members, calibrated by the training rows that each of them left out.
+
+    Rows judge in proportion to their weights.
+    """
+    examples = examples.evened()
     assert isinstance(posterior, Mixture)
     assert examples.left_out is not None
     return judged(posterior, (examples.x, examples.y), examples.left_out, seed=seed)

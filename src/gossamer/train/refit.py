@@ -48,13 +48,14 @@ class StopAfter(Observer):
 
 
 def all_rows(examples: Examples) -> Examples:
-    """Training and validation rows together, nothing held out; validation rows count 1 each."""
+    """Training and validation rows together, nothing held out."""
     if examples.validation is None:
         return examples
     x, y = examples.validation
     weight: Tensor | None = None
     if examples.weight is not None:
-        weight = torch.cat([examples.weight, examples.weight.new_ones(len(x))])
+        learnt = examples.weight.new_full((len(x),), examples.validation_weight)
+        weight = torch.cat([examples.weight, learnt])
     return replace(
         examples,
         x=torch.cat([examples.x, x]),

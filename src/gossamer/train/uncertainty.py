@@ -73,8 +73,8 @@ def decomposition(answers: Answers) -> dict[str, float]:
     """
     if isinstance(answers.prediction, ClassPrediction):
         return {}
-    means, stds, _ = answers.mixture
+    found = answers.original
     return {
-        "epistemic": float(means.var(0, correction=0).mean().sqrt()),
-        "aleatoric": float(stds.square().mean().sqrt()),
+        "epistemic": float(found.epistemic.square().mean().sqrt()),
+        "aleatoric": float(found.aleatoric.square().mean().sqrt()),
     }

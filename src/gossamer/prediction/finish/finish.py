@@ -185,4 +185,5 @@ def widened(prediction: Prediction, factor: float) -> RealPrediction:
         aleatoric=factor * prediction.aleatoric,
         samples=prediction.mean + factor * (prediction.samples - prediction.mean),
         noise=factor * prediction.noise,
+        departures=None if prediction.departures is None else factor * prediction.departures,
     )

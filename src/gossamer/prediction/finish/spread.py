@@ -63,7 +63,10 @@ class Spread:
         """The prediction with this spread, around its mean."""
         samples = prediction.samples
         between = samples.var(0) if len(samples) > 1 else torch.zeros_like(prediction.mean)
-        return self.around(prediction, between, len(samples) - 1)
+        found = self.around(prediction, between, len(samples) - 1)
+        apart = samples - prediction.mean
+        scale = found.epistemic / samples.std(0, correction=0)
+        return replace(found, departures=apart * scale.nan_to_num(0.0, 0.0, 0.0))
 
     def around(self, prediction: RealPrediction, between: Tensor, degrees: int) -> RealPrediction:
         """The same for a disagreement that is told.
