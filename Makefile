@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUNS ?= runs
 
+QUICK := -n 2 --dist loadscope -m "not slow and not zoo and not faces"
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test golden native-test neon check format slow zoo faces wheel fashion clean
+.PHONY: help setup demo test coverage golden native-test neon check format slow zoo faces wheel fashion clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +24,11 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard csrc/*.cpp csrc/*.h
 demo: $(READY) ## sparse and dense networks on digits, ours and others: a table and a report
 	$(BIN)/gossamer reproduce gossamer/demo --out $(RUNS)/demo
 
-test: check native-test ## format, lint, types, layering, C++ tests, tests with coverage
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not zoo and not faces" --cov --cov-report=term
+test: check native-test ## format, lint, types, layering, C++ tests, tests
+	$(BIN)/python -m pytest $(QUICK)
+
+coverage: $(READY) ## the tests again, counting lines and branches: half as long again
+	$(BIN)/python -m pytest $(QUICK) --cov --cov-report=term
 
 golden: $(READY) ## every number against those of BASE=commit, bit for bit; ONLY=part of a case's name
 	@PYTHONPATH=tests $(BIN)/python -m golden.compare $(BASE) $(if $(ONLY),--only '$(ONLY)')

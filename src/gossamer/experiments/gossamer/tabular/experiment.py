@@ -114,10 +114,6 @@ def conclude(found: Finished) -> Outcome:
         "Mean ± standard error over splits. NLL and CRPS are of the normal distribution with each "
         "contender's mean and std. Times are of one thread."
     )
-    missing = [rival for rival in RIVALS if rival not in _present()]
-    if missing:
-        names = ", ".join(rival.label for rival in missing)
-        parts.append(f"Left out, as their packages are not installed: {names}.")
     values: Values = {
         "sets": {
             name: {key: _estimates(line) for key, line in lines.items()}
@@ -126,6 +122,13 @@ def conclude(found: Finished) -> Outcome:
         "ranks": {metric: ranks(board, metric) for metric in ("rmse", "nll", "crps")},
     }
     return Outcome(values, tuple(parts), verdicts(board) if board else ())
+
+
+def _took_part() -> Verdict:
+    """A rank among fewer contenders is a better one."""
+    missing = [rival.label for rival in RIVALS if rival not in _present()]
+    text = f"{', '.join(missing)}: not installed; pip install 'gossamer[tabular]'"
+    return Verdict("all contenders took part", not missing, text if missing else f"{len(RIVALS)}")
 
 
 def ranks(board: Board, metric: str) -> dict[str, float]:
@@ -172,7 +175,7 @@ def verdicts(board: Board) -> tuple[Verdict, ...]:
             _told(times, "{:.1f}"),
         )
     )
-    return tuple(found)
+    return (*found, _took_part())
 
 
 def _neural() -> tuple[str, ...]:

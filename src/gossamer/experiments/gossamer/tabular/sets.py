@@ -1,10 +1,13 @@
 """The tables, and which of their rows train and which judge.
 
-Two scales, so that what is chosen is never judged by the rows that chose it:
+Two scales:
 
 - ``choice``: rounds over the *training* rows of split 0, a tenth of them held out in each. Settings
   were chosen here.
 - ``small``: the standard splits, all of them. It judges, with the settings that there are.
+
+The test rows of split 0 chose nothing. Those of the other splits are among the training rows of
+split 0, nine in ten of them, so they had a say in a handful of settings that all sets share.
 """
 
 from __future__ import annotations
