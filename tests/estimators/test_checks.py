@@ -43,3 +43,12 @@ def test_arrays_of_the_array_api(name: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([SparseBayesClassifier(), SparseBayesRegressor()])
+def test_check_of_scikit_learn_with_plain_defaults(
+    estimator: Any, check: Callable[[Any], None]
+) -> None:
+    check(estimator)

@@ -56,6 +56,21 @@ def test_draws_follow_the_mixture(dist: PredictiveDistribution) -> None:
     assert np.array_equal(draws, dist.sample(20_000, random_state=0))
 
 
+def test_rows_of_a_draw_err_together_as_networks_do() -> None:
+    mean = np.array([10.0, 20.0])
+    apart = np.array([-1.5, -0.5, 0.5, 1.5])
+    departures = np.stack([apart, 2.0 * apart], 1)
+    epistemic, aleatoric = departures.std(0), np.array([0.5, 0.5])
+    parts = np.broadcast_to(mean, (3, 2))
+    widths = np.broadcast_to(np.hypot(epistemic, aleatoric), (3, 2))
+    dist = PredictiveDistribution(mean, epistemic, aleatoric, parts, widths, departures=departures)
+    draws = dist.sample(40_000, random_state=0)
+    np.testing.assert_allclose(draws.mean(0), mean, atol=0.05)
+    np.testing.assert_allclose(draws.std(0), dist.std, rtol=0.02)
+    together = (epistemic[0] * epistemic[1]) / (dist.std[0] * dist.std[1])
+    assert np.corrcoef(draws.T)[0, 1] == pytest.approx(together, abs=0.01)
+
+
 def test_what_makes_no_sense_is_refused(dist: PredictiveDistribution) -> None:
     with pytest.raises(InvalidValue, match="coverage"):
         dist.interval(1.0)

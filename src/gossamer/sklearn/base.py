@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor, nn
 
 from gossamer.data.prepare import TableRules, Task
-from gossamer.errors import InvalidValue
+from gossamer.errors import InvalidData, InvalidValue
 from gossamer.prediction import Posterior, Prediction, calibrated, load, tempered
 from gossamer.selection import Selection
 from gossamer.sklearn import storage
@@ -26,6 +26,7 @@ from gossamer.sklearn.budget import Auto
 from gossamer.sklearn.importances import importances, selected
 from gossamer.sklearn.inputs import network_input, read_inputs
 from gossamer.sklearn.rows import Raw, RawRows
+from gossamer.sklearn.sparsity import Sparsity, widths
 from gossamer.sklearn.training import Module, Plan, history_of, train
 from gossamer.train import Epoch, Fit, Observer
 from gossamer.train.finishing import LEAST_SCORES
@@ -41,9 +42,9 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
     method: str | None
     quality: str
     members: Auto
-    hidden: Sequence[int]
+    hidden: Sequence[int] | int
     module: Module | None
-    sparsity: float
+    sparsity: Sparsity
     max_steps: Auto
     batch_size: Auto
     early_stopping: bool
@@ -52,6 +53,8 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
     time_limit: float | None
     missing: Literal["mean", "error", "drop"]
     unknown: Literal["other", "error"]
+    day_first: bool | None
+    decimal: Literal["point", "comma"] | None
     method_options: Mapping[str, Any] | None
     random_state: Any
     n_jobs: int | None
@@ -75,6 +78,20 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
         """Whether a fit came to its end; one that failed may have left names of columns."""
         return hasattr(self, "posterior_")
 
+    @contextmanager
+    def _whole_or_as_before(self) -> Iterator[None]:
+        """A fit that fails inside leaves what was learnt before, labels and names with it."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _require_fitted(self) -> None:
+        check_is_fitted(self)
+
     def _read(self, x: Any, *, reset: bool) -> Raw:
         return read_inputs(self, x, reset=reset, allow_nan=self.missing != "error")
 
@@ -87,6 +104,19 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return np.asarray(found)
 
+    def _as_they_count(self, rows: RawRows) -> RawRows:
+        """Rows with the weights that they are trained with, which may hang on all of them."""
+        return rows
+
+    @property
+    def _rules(self) -> TableRules:
+        return TableRules(
+            missing=self.missing,
+            unknown=self.unknown,
+            day_first=self.day_first,
+            decimal=self.decimal,
+        )
+
     def _fit(self, rows: RawRows, label_names: tuple[str, ...] | None) -> None:
         """Train on rows, and keep what scikit-learn expects of a fitted estimator."""
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -95,7 +125,7 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
             self.method,
             self.quality,
             self.members,
-            tuple(self.hidden),
+            widths(self.hidden),
             self.module,
             self.sparsity,
             self.max_steps,
@@ -103,7 +133,7 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
             self.early_stopping,
             self.validation_fraction,
             self.time_limit,
-            TableRules(missing=self.missing, unknown=self.unknown),
+            self._rules,
             dict(self.method_options or {}),
             label_names,
             seed,
@@ -111,7 +141,7 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
             (_Printer(),) if self.verbose else (),
         )
         with _threads(self.n_jobs):
-            trained = train(plan, rows)
+            trained = train(plan, self._as_they_count(rows))
         for note in trained.notes:
             if note.startswith("warning: "):
                 warnings.warn(note.removeprefix("warning: "), stacklevel=3)
@@ -124,22 +154,20 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
         self.selection_ = trained.selection
         self._seen = rows
 
-    def _fit_more(self, rows: RawRows, label_names: tuple[str, ...] | None, *, first: bool) -> None:
-        """Train on these rows and on those of earlier calls."""
-        if not first:
-            seen: RawRows | None = getattr(self, "_seen", None)
-            if seen is None:
-                raise InvalidValue(
-                    "partial_fit",
-                    None,
-                    "needs the rows of the calls before, which a file or pickle does not hold",
-                    "fit on all rows",
-                )
-            rows = seen.and_more(rows)
-        self._fit(rows, label_names)
+    def _with_seen(self, rows: RawRows) -> RawRows:
+        """These rows behind those of the calls of ``partial_fit`` before."""
+        seen: RawRows | None = getattr(self, "_seen", None)
+        if seen is None:
+            raise InvalidValue(
+                "partial_fit",
+                None,
+                "needs the rows of the calls before, which a file or pickle does not hold",
+                "fit on all rows",
+            )
+        return seen.and_more(rows)
 
     def _prepared(self, x: Any) -> Tensor:
-        check_is_fitted(self)
+        self._require_fitted()
         raw = self._read(x, reset=False)
         assert self.posterior_.preparation is not None
         return network_input(self.posterior_.preparation, raw)
@@ -156,14 +184,27 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
         return first_rows(found, len(prepared))
 
     def _calibrate(self, x: Any, target: Tensor) -> None:
-        about = self.posterior_.about
-        held_out = (self._prepared(x), target)
-        is_real = self._task == "regression"
-        mend = calibrated if is_real and len(target) >= LEAST_SCORES else tempered
-        with _threads(self.n_jobs):
-            self.posterior_ = mend(
-                self.posterior_, held_out, num_samples=about["num_samples"], seed=about["seed"]
+        about, count = self.posterior_.about, len(target)
+        there = self.posterior_.finish.calibration
+        if there is not None and count < LEAST_SCORES:
+            what = "intervals" if self._task == "regression" else "sets of labels"
+            raise InvalidData(
+                "y",
+                f"{count} rows",
+                f"must be {LEAST_SCORES} or more: so few cannot decide {what}, which {there.rows} "
+                "rows decide now",
+                f"give {LEAST_SCORES} rows or more, or keep the calibration that there is",
             )
+        held_out = (self._prepared(x), target)
+        look = {"num_samples": about["num_samples"], "seed": about["seed"]}
+        with _threads(self.n_jobs):
+            found = self.posterior_
+            # Of real targets ``calibrated`` finds the temperature too.
+            if self._task == "classification" or count < LEAST_SCORES:
+                found = tempered(found, held_out, **look)
+            if count >= LEAST_SCORES:
+                found = calibrated(found, held_out, **look)
+        self.posterior_, self.coverage_ = found, {}
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
@@ -187,7 +228,7 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _fitted(self) -> Posterior:
-        check_is_fitted(self)
+        self._require_fitted()
         return self.posterior_
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -210,6 +251,7 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
                 "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
                 "has_names": hasattr(self, "feature_names_in_"),
                 "history": self.history_,
+                "notes": list(self.notes_),
                 "coverage": list(self.coverage_.items()),
                 "selection": None if self.selection_ is None else self.selection_.to_json(),
                 **self._record(),
@@ -242,7 +284,7 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
         chosen = record.get("selection")
         found.selection_ = None if chosen is None else Selection.from_json(chosen)
         assert posterior.preparation is not None
-        found.notes_ = posterior.preparation.notes
+        found.notes_ = tuple(record.get("notes", posterior.preparation.notes))
         found._restore(record)
         posterior.about = {k: v for k, v in posterior.about.items() if k != storage.KEY}
         found.posterior_ = posterior

@@ -40,4 +40,6 @@ def first_rows(prediction: Prediction, count: int) -> Prediction:
         aleatoric=prediction.aleatoric[:count],
         samples=prediction.samples[:, :count],
         noise=prediction.noise[:, :count],
+        shape=None if prediction.shape is None else prediction.shape[:, :count],
+        departures=None if prediction.departures is None else prediction.departures[:, :count],
     )

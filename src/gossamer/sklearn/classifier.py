@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 
-from gossamer.errors import InvalidData, InvalidValue
+from gossamer.data.prepare.table_input import by_name, complete_rows
+from gossamer.errors import GossamerError, InvalidData, InvalidValue
 from gossamer.prediction import ClassPrediction
 from gossamer.sklearn.base import SparseBayesEstimator
 from gossamer.sklearn.budget import Auto
 from gossamer.sklearn.rows import RawRows, count_of
+from gossamer.sklearn.sparsity import Sparsity
 from gossamer.sklearn.storage import labels_as_json, labels_from_json
 from gossamer.sklearn.training import Module
+from gossamer.train.finishing import LEAST_SCORES
 
 Array = NDArray[np.float64]
+
+
+class OneClassSoFar(GossamerError, NotFittedError):  # type: ignore[misc]
+    """An answer was asked for after calls of ``partial_fit`` that held one class only."""
 
 
 class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ignore[misc]
@@ -35,10 +43,11 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         method: A method of ``gossamer methods``; ``None`` is the recommended one.
         quality: Of the recommended one: ``"fast"``, ``"good"`` or ``"best"``.
         members: Of the recommended one: networks; ``"auto"`` goes by ``quality``: 1, 2 or 3.
-        hidden: Widths of the hidden layers.
+        hidden: Widths of the hidden layers; a number is one layer.
         module: A network of your own in place of those: a ``torch.nn.Module``, or a function of the
             number of features and of classes that makes one.
-        sparsity: Share of the weights that there are not.
+        sparsity: Share of the weights that there are not. ``"auto"`` is 0.95, or less where a small
+            network would keep fewer than 4 weights for each hidden unit.
         max_steps: Optimiser steps, as whole passes over the rows; ``"auto"`` goes by their number.
         batch_size: Rows of a step; ``"auto"`` goes by their number.
         early_stopping: Whether held-out rows choose the best state and may end the fit.
@@ -46,22 +55,30 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             trained on.
         refit: Whether a second fit, as long as the held-out rows advised, learns from them too.
             What else they chose is taken over, save a last layer.
-        time_limit: Seconds after which to stop.
+        time_limit: Seconds after which to stop, for all that is trained; ``notes_`` tells of it. A
+            second fit (``refit``) that it leaves no time for is left out.
         class_weight: ``None``, ``"balanced"`` or weights by class; they multiply ``sample_weight``.
         missing: Of a missing cell: ``"mean"``, ``"error"`` or ``"drop"``, see
             ``gossamer.data.TableRules``.
         unknown: Of a level that training never saw: ``"other"`` or ``"error"``.
+        day_first: How ``03/04/2024`` reads where its column does not tell; ``None`` refuses it.
+        decimal: How ``1,234`` reads where its column does not tell: ``"point"`` is 1234,
+            ``"comma"`` 1.234; ``None`` refuses it.
         method_options: Further settings of the method, see ``gossamer methods NAME``.
         random_state: Fixes everything: the same number gives the same bits.
         n_jobs: Threads; ``None`` leaves torch's, -1 takes all.
         verbose: 1 prints a line for every epoch.
 
     Attributes:
-        classes_: The labels, sorted.
+        classes_: The labels, sorted. A call that fails leaves these, and all else, as they were.
         posterior_: What predicts, a ``gossamer.prediction.Posterior``.
         history_: What each epoch reported.
+        coverage_: Of numbers: by level, how many rows lay in their intervals. Labels have sets, and
+            the rows that decide them cannot judge them: always empty, so that both estimators have
+            it.
         selection_: What a screening of a wide table found, or ``None``.
-        notes_: What was done to which column, one sentence each.
+        notes_: One sentence each: what was done to which column, and what there is to know of the
+            sparsity, the time limit and the finishing step.
         n_features_in_: Number of columns.
         feature_names_in_: Their names, where they have some.
 
@@ -84,9 +101,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         *,
         quality: str = "fast",
         members: Auto = "auto",
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[int] | int = (256, 256),
         module: Module | None = None,
-        sparsity: float = 0.95,
+        sparsity: Sparsity = "auto",
         max_steps: Auto = "auto",
         batch_size: Auto = "auto",
         early_stopping: bool = True,
@@ -96,6 +113,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         missing: Literal["mean", "error", "drop"] = "mean",
         unknown: Literal["other", "error"] = "other",
+        day_first: bool | None = None,
+        decimal: Literal["point", "comma"] | None = None,
         method_options: Mapping[str, Any] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -116,6 +135,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         self.class_weight = class_weight
         self.missing = missing
         self.unknown = unknown
+        self.day_first = day_first
+        self.decimal = decimal
         self.method_options = method_options
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -130,8 +151,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             sample_weight: How much each row counts, [N]: 2 is what two such rows are.
         """
         labels = _labels(y, self)
-        self.classes_ = np.unique(labels)
-        self._fit(self._rows(X, labels, sample_weight, reset=True), self._names)
+        with self._whole_or_as_before():
+            self.classes_ = np.unique(labels)
+            self._fit(self._rows(X, labels, sample_weight, reset=True), self._names)
         return self
 
     def partial_fit(
@@ -143,8 +165,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
     ) -> SparseBayesClassifier:
         """Train on these rows and on those of the calls before, which are kept for it.
 
-        Two calls end where ``fit`` on all rows ends. The posterior is that of all rows; a call
-        takes as long as a fit on them.
+        Two calls end where ``fit`` on all rows ends, with the same ``class_weight``. The posterior
+        is that of all rows; a call takes as long as a fit on them. As long as there is one class
+        only, rows are kept, nothing is trained, and ``predict`` refuses.
 
         Args:
             X: Rows.
@@ -152,19 +175,24 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             classes: All labels that there will be; needed by the first call if ``y`` lacks one.
             sample_weight: As in ``fit``.
         """
-        is_first = not hasattr(self, "posterior_")
+        is_first = not hasattr(self, "classes_")
         labels = _labels(y, self)
-        if is_first:
-            self.classes_ = np.unique(labels if classes is None else np.asarray(classes))
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+        if not (is_first or classes is None or np.array_equal(np.unique(classes), self.classes_)):
             raise InvalidValue("classes", classes, f"were {self.classes_.tolist()} at first")
-        rows = self._rows(X, labels, sample_weight, reset=is_first)
-        self._fit_more(rows, self._names, first=is_first)
+        with self._whole_or_as_before():
+            if is_first:
+                self.classes_ = np.unique(labels if classes is None else np.asarray(classes))
+            rows = self._rows(X, labels, sample_weight, reset=is_first)
+            rows = rows if is_first else self._with_seen(rows)
+            if len(self.classes_) > 1 and len(self._classes_in(rows)) == 1:
+                self._seen = rows
+            else:
+                self._fit(rows, self._names)
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of every row, [N]."""
-        check_is_fitted(self)
+        self._require_fitted()
         return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
 
     def predict_proba(self, X: Any) -> Array:
@@ -176,6 +204,32 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         """Its logarithm, which stays finite: nothing is believed to be impossible."""
         tiny = np.finfo(np.float32).tiny
         return np.asarray(np.log(np.maximum(self.predict_proba(X), tiny)))
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """Labels among which the true one is, bool [N, classes], in the order of ``classes_``.
+
+        Sets are conformal (docs/conformal.md): rows that no network learnt from decide how probable
+        a label must be to be in. These are the held-out rows of ``fit``, where it held out 19 or
+        more, or those of ``calibrate``. Each set holds the most probable label.
+
+        Args:
+            X: Rows.
+            coverage: The share of new rows whose label is to be in its set, at least: up to 0.95
+                with 19 rows, up to n / (n + 1) with n.
+
+        Raises:
+            InvalidValue: No rows decided sets, or too few for that coverage.
+        """
+        if self._fitted.finish.calibration is None:
+            raise InvalidValue(
+                "predict_set",
+                None,
+                f"needs {LEAST_SCORES} rows or more that no network learnt from, and this fit held "
+                "out fewer",
+                "call calibrate with such rows",
+            )
+        found = self._answers(X).label_set(float(coverage))
+        return np.asarray(found.numpy())
 
     def predict_uncertainty(self, X: Any) -> dict[str, Array]:
         """Uncertainty of every row, [N] each.
@@ -201,9 +255,15 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
     def calibrate(self, X: Any, y: ArrayLike) -> SparseBayesClassifier:
         """Set the temperature of all probabilities by rows that no fit has seen.
 
-        Labels stay. An earlier calibration is replaced.
+        Labels stay. From 19 rows on they also decide ``predict_set``, in whose guarantee one number
+        is then not accounted for: the temperature, which the same rows chose. An earlier
+        calibration is replaced.
+
+        Raises:
+            InvalidData: Fewer than 19 rows would replace a calibration that decides
+                ``predict_set``.
         """
-        check_is_fitted(self)
+        self._require_fitted()
         self._calibrate(X, torch.from_numpy(self._codes(_labels(y, self))))
         return self
 
@@ -229,11 +289,36 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
     def _rows(self, x: Any, labels: NDArray[Any], weight: Any, *, reset: bool) -> RawRows:
         raw, codes = self._read(x, reset=reset), self._codes(labels)
         check_consistent_length(np.empty(count_of(raw)), codes)
-        weights = self._weights(weight, count_of(raw))
-        if self.class_weight is not None:
-            by_class = compute_sample_weight(self.class_weight, labels)
-            weights = by_class if weights is None else weights * by_class
-        return RawRows(raw, codes, weights)
+        return RawRows(raw, codes, self._weights(weight, count_of(raw)))
+
+    def _as_they_count(self, rows: RawRows) -> RawRows:
+        """Weights times those of the classes, which ``balanced`` takes from all rows."""
+        if self.class_weight is None:
+            return rows
+        by_class = compute_sample_weight(self.class_weight, self.classes_[rows.y])
+        return replace(rows, weight=by_class if rows.weight is None else rows.weight * by_class)
+
+    def _classes_in(self, rows: RawRows) -> NDArray[np.int64]:
+        """Numbers of the classes that there are rows to train on of."""
+        counts = np.ones(len(rows), dtype=bool)
+        if self.missing == "drop":
+            counts = complete_rows(by_name(rows.x))
+        weight = self._as_they_count(rows).weight
+        if weight is not None:
+            counts = counts & (weight > 0.0)
+        return np.unique(rows.y[counts])
+
+    def _require_fitted(self) -> None:
+        if hasattr(self, "classes_") and not hasattr(self, "posterior_"):
+            seen: RawRows | None = getattr(self, "_seen", None)
+            names = [] if seen is None else [self._names[i] for i in self._classes_in(seen)]
+            raise OneClassSoFar(
+                "y",
+                "only " + ", ".join(names) if names else None,
+                "partial_fit has seen one class so far, and nothing was trained",
+                "call partial_fit with rows of another class",
+            )
+        super()._require_fitted()
 
     def _record(self) -> dict[str, Any]:
         return {"classes": labels_as_json(self.classes_)}

@@ -24,8 +24,9 @@ _HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
 class PredictiveDistribution:
     """The distribution of the target of N rows, in its own unit.
 
-    A mixture of S Gaussians with equal shares, one for every posterior sample. Several outputs D
-    are several such mixtures beside each other.
+    A mixture of S Gaussians with equal shares: one for every posterior sample, or, where rows that
+    members left out say how wide it is, around one mean and each of another width. Several outputs
+    D are several such mixtures beside each other.
 
     Attributes:
         mean: [N] or [N, D].
@@ -35,6 +36,8 @@ class PredictiveDistribution:
         stds: Of each Gaussian, same shape.
         calibration: What held-out rows say of ``interval``, ``quantile`` and ``cdf``
             (docs/conformal.md), or ``None``: then they are the mixture's own, as all else is.
+        departures: How far the answers of M networks lie from ``mean`` in all rows at once, at the
+            scale of ``epistemic``, [M, N] or [M, N, D]; ``None`` where ``means`` tell it.
 
     Example:
         >>> one = np.array([[0.0], [2.0]])
@@ -49,6 +52,7 @@ class PredictiveDistribution:
     means: Array
     stds: Array
     calibration: RealCalibration | None = None
+    departures: Array | None = None
 
     @property
     def std(self) -> Array:
@@ -112,13 +116,20 @@ class PredictiveDistribution:
         return np.asarray(first - 0.5 * second / len(self.means))
 
     def sample(self, n: int = 1, random_state: Any = None) -> Array:
-        """Draws of the target, [n, N] or [n, N, D]; each draw has one network for all rows."""
+        """Draws of the target, [n, N] or [n, N, D]; each draw has one network for all rows.
+
+        So rows of a draw err together as far as networks do, which a sum over rows or a choice of
+        the best row needs.
+        """
         if n < 1:
             raise InvalidValue("n", n, "must be at least 1")
         generator = check_random_state(random_state)
-        chosen = generator.randint(len(self.means), size=n)
+        networks = self.means if self.departures is None else self.departures
+        chosen = generator.randint(len(networks), size=n)
         noise = generator.standard_normal((n, *self.mean.shape))
-        return np.asarray(self.means[chosen] + self.stds[chosen] * noise)
+        if self.departures is None:
+            return np.asarray(self.means[chosen] + self.stds[chosen] * noise)
+        return np.asarray(self.mean + self.departures[chosen] + self.aleatoric * noise)
 
     def _target(self, y: ArrayLike) -> Array:
         target = np.asarray(y, dtype=np.float64)

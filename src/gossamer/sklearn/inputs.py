@@ -39,7 +39,10 @@ def read_inputs(estimator: BaseEstimator, x: Any, *, reset: bool, allow_nan: boo
     texts = _texts_in(x)
     if texts is not None:
         validate_data(estimator, texts, reset=reset, skip_check_array=True)
-        return columns_of(texts, "X")
+        columns = columns_of(texts, "X")
+        # Columns of an array go by their place, also where training had names for them.
+        names = None if reset else getattr(estimator, "feature_names_in_", None)
+        return columns if names is None else dict(zip(names, columns.values(), strict=True))
     finite = "allow-nan" if allow_nan else True
     found = validate_data(
         estimator, x, reset=reset, dtype=np.float64, ensure_all_finite=finite, order="C"

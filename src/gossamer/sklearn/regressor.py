@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags, check_array, check_consistent_length
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import _num_samples
 
-from gossamer.errors import InvalidValue
+from gossamer.errors import InvalidData, InvalidValue
 from gossamer.prediction import RealPrediction
 from gossamer.sklearn.base import SparseBayesEstimator
 from gossamer.sklearn.budget import Auto
 from gossamer.sklearn.distribution import Array, PredictiveDistribution
 from gossamer.sklearn.rows import RawRows, count_of
+from gossamer.sklearn.sparsity import Sparsity
 from gossamer.sklearn.training import Module
 
 
@@ -32,10 +33,11 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         quality: Of the recommended one: ``"fast"``, ``"good"`` or ``"best"``: how long it trains.
         members: Of the recommended one: networks; ``"auto"`` is 20, from 2,000 rows on 10. Each
             row is left out of some of them, which calibrate by it (docs/members.md).
-        hidden: Widths of the hidden layers.
+        hidden: Widths of the hidden layers; a number is one layer.
         module: A network of your own in place of those: a ``torch.nn.Module``, or a function of the
             number of features and of outputs that makes one.
-        sparsity: Share of the weights that there are not.
+        sparsity: Share of the weights that there are not. ``"auto"`` is 0.95, or less where a small
+            network would keep fewer than 4 weights for each hidden unit.
         max_steps: Optimiser steps, as whole passes over the rows; ``"auto"`` goes by their number.
         batch_size: Rows of a step; ``"auto"`` goes by their number.
         early_stopping: Whether held-out rows choose the best state and may end the fit. The
@@ -44,10 +46,14 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
             trained on. The recommended method needs none.
         refit: Whether a second fit, as long as the held-out rows advised, learns from them too.
             What else they chose is taken over, save a last layer.
-        time_limit: Seconds after which to stop.
+        time_limit: Seconds after which to stop, for all that is trained; ``notes_`` tells of it. A
+            second fit (``refit``) that it leaves no time for is left out.
         missing: Of a missing cell: ``"mean"``, ``"error"`` or ``"drop"``, see
             ``gossamer.data.TableRules``.
         unknown: Of a level that training never saw: ``"other"`` or ``"error"``.
+        day_first: How ``03/04/2024`` reads where its column does not tell; ``None`` refuses it.
+        decimal: How ``1,234`` reads where its column does not tell: ``"point"`` is 1234,
+            ``"comma"`` 1.234; ``None`` refuses it.
         method_options: Further settings of the method, see ``gossamer methods NAME``.
         random_state: Fixes everything: the same number gives the same bits.
         n_jobs: Threads; ``None`` leaves torch's, -1 takes all.
@@ -57,9 +63,11 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         posterior_: What predicts, a ``gossamer.prediction.Posterior``.
         history_: What each epoch reported.
         coverage_: By level, how many of the rows lay in the interval that other rows decided,
-            judged by networks that never saw them; empty for classes and other methods.
+            judged by networks that never saw them. Levels that so few rows cannot have are left
+            out. Empty for other methods, and after ``calibrate``: it was of the intervals before.
         selection_: What a screening of a wide table found, or ``None``.
-        notes_: What was done to which column, one sentence each.
+        notes_: One sentence each: what was done to which column, and what there is to know of the
+            sparsity, the time limit and the finishing step.
         n_features_in_: Number of columns.
         feature_names_in_: Their names, where they have some.
 
@@ -81,9 +89,9 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         *,
         quality: str = "fast",
         members: Auto = "auto",
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[int] | int = (256, 256),
         module: Module | None = None,
-        sparsity: float = 0.95,
+        sparsity: Sparsity = "auto",
         max_steps: Auto = "auto",
         batch_size: Auto = "auto",
         early_stopping: bool = True,
@@ -92,6 +100,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         time_limit: float | None = None,
         missing: Literal["mean", "error", "drop"] = "mean",
         unknown: Literal["other", "error"] = "other",
+        day_first: bool | None = None,
+        decimal: Literal["point", "comma"] | None = None,
         method_options: Mapping[str, Any] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -111,6 +121,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         self.time_limit = time_limit
         self.missing = missing
         self.unknown = unknown
+        self.day_first = day_first
+        self.decimal = decimal
         self.method_options = method_options
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -127,10 +139,12 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
         Args:
             X: Array-like [N, columns], or a frame of pandas, polars or arrow.
-            y: Numbers [N], or [N, D] for D outputs.
+            y: Numbers [N], or [N, D] for D outputs. Text such as ``"$346"`` is refused: answers are
+                numbers, and ``score`` compares them with it.
             sample_weight: How much each row counts, [N]: 2 is what two such rows are.
         """
-        self._fit(self._rows(X, y, sample_weight, reset=True), None)
+        with self._whole_or_as_before():
+            self._fit(self._rows(X, y, sample_weight, reset=True), None)
         return self
 
     def partial_fit(self, X: Any, y: ArrayLike, sample_weight: Any = None) -> SparseBayesRegressor:
@@ -140,8 +154,9 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         takes as long as a fit on them.
         """
         is_first = not hasattr(self, "posterior_")
-        rows = self._rows(X, y, sample_weight, reset=is_first)
-        self._fit_more(rows, None, first=is_first)
+        with self._whole_or_as_before():
+            rows = self._rows(X, y, sample_weight, reset=is_first)
+            self._fit(rows if is_first else self._with_seen(rows), None)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -151,7 +166,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
     def predict_dist(self, X: Any) -> PredictiveDistribution:
         """The whole distribution of the target of every row."""
-        check_is_fitted(self)
+        self._require_fitted()
         found, ready = self._predict(X), self.posterior_.preparation
         assert isinstance(found, RealPrediction)
         assert ready is not None
@@ -167,6 +182,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
             ready.target_to_original(values(found.samples)),
             ready.scale_to_original(values(found.noise)),
             found.calibration,
+            None if found.departures is None else ready.scale_to_original(values(found.departures)),
         )
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
@@ -201,10 +217,14 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     def calibrate(self, X: Any, y: ArrayLike) -> SparseBayesRegressor:
         """Scale the spread of all predictions to what rows show that no fit has seen.
 
-        From 19 rows on they also decide intervals and quantiles (docs/conformal.md).
-        An earlier calibration is replaced.
+        From 19 rows on they also decide intervals and quantiles (docs/conformal.md); fewer scale
+        the spread alone. An earlier calibration is replaced, and ``coverage_``, which was of
+        that one, is empty.
+
+        Raises:
+            InvalidData: Fewer than 19 rows would replace a calibration that decides intervals.
         """
-        check_is_fitted(self)
+        self._require_fitted()
         ready = self.posterior_.preparation
         assert ready is not None
         self._calibrate(X, ready.prepare_target(_numbers(y)))
@@ -223,8 +243,37 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
 def _numbers(y: Any) -> NDArray[np.float64]:
     """Targets as float64 [N] or [N, D]; one column is [N]."""
-    target = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y", ensure_min_samples=0)
+    try:
+        target = check_array(
+            y, dtype=np.float64, ensure_2d=False, input_name="y", ensure_min_samples=0
+        )
+    except ValueError:
+        _refuse_text(y)
+        raise
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
     _num_samples(target)
     return np.asarray(target)
+
+
+def _refuse_text(y: Any) -> None:
+    """Raise for the first target that is text and no number, by its row."""
+    cells = np.asarray(y, dtype=object)
+    for place in np.ndindex(cells.shape):
+        cell = cells[place]
+        if isinstance(cell, str) and not _is_number(cell):
+            raise InvalidData(
+                f"y, row {place[0]}",
+                cell,
+                "is text, and a regression predicts numbers",
+                "take off what is no digit ($, %, commas) and convert to float, or fit a "
+                "SparseBayesClassifier on labels",
+            ) from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -16,7 +17,7 @@ from gossamer.data.prepare import TableRules, Task
 from gossamer.data.prepare.table_input import by_name, complete_rows
 from gossamer.data.readers.parts import Part, join_parts
 from gossamer.errors import InvalidData, InvalidValue, NonFinite, UnknownName
-from gossamer.inference import METHODS
+from gossamer.inference import METHODS, Method
 from gossamer.models import build_model
 from gossamer.prediction import (
     Posterior,
@@ -29,7 +30,9 @@ from gossamer.prediction.conformal.report import coverage_report
 from gossamer.selection import Selection
 from gossamer.settings import check
 from gossamer.sklearn.budget import Auto, Budget, budget
+from gossamer.sklearn.clock import Clock
 from gossamer.sklearn.rows import RawRows, held_out_from
+from gossamer.sklearn.sparsity import USUAL, Sparsity, remarks, resolved
 from gossamer.train import FitResult, Observer, fit
 from gossamer.train.budget import epochs_between_looks
 from gossamer.train.config import Count
@@ -69,7 +72,7 @@ class Plan:
     members: Auto
     hidden: tuple[int, ...]
     module: Module | None
-    sparsity: float
+    sparsity: Sparsity
     max_steps: Auto
     batch_size: Auto
     early_stopping: bool
@@ -119,6 +122,7 @@ def train(plan: Plan, rows: RawRows) -> Trained:
         rows = rows.at(np.flatnonzero(complete_rows(by_name(rows.x))))
     if plan.members != "auto":
         check("members", plan.members, Count)
+    clock = Clock(plan.time_limit)
     leaves_out = _is_table_of_numbers(plan) and _recipe(plan, len(rows)).leave_out > 0
     given, held_out = held_out_from(
         rows,
@@ -128,9 +132,10 @@ def train(plan: Plan, rows: RawRows) -> Trained:
     )
     data = _dataset(plan, given, None if held_out is None else held_out.evened())
     selection = None if plan.module is not None else screened(data, plan.seed)
+    plan, said = _with_sparsity(plan, data, options_of(selection))
     method, settings, num_samples = _method(plan, data.num_train)
     length = _length(plan, data)
-    examples = Examples.of(data)
+    examples = replace(Examples.of(data), validation_weight=_mean_weight(held_out))
     if settings.get("leave_out"):
         examples = examples.dealt(settings["members"], settings["leave_out"], plan.seed)
     told_twice: dict[str, Any] = {
@@ -138,7 +143,6 @@ def train(plan: Plan, rows: RawRows) -> Trained:
         "batch_size": length.batch_size,
         "seed": plan.seed,
         "device": "cpu",
-        "time_limit": plan.time_limit,
         **settings,
     }
     network = _network(plan, data, options_of(selection))
@@ -153,19 +157,33 @@ def train(plan: Plan, rows: RawRows) -> Trained:
         select="best" if length.selects else "last",
         num_samples=min(num_samples, 3),
         observers=plan.observers,
+        time_limit=clock.left,
         **told_twice,
     )
+    if result.ending == "time_limit":
+        said += (
+            f"time_limit = {plan.time_limit:g} ended training after {len(result.history)} of "
+            f"{length.epochs} epochs: more time may give better answers",
+        )
     found, notes, coverage = _finished(plan, result.method.posterior(), data, examples, num_samples)
     if plan.refit and examples.validation is not None:
-        found = refitted(
-            result.method,
+        taught = _second_fit(
+            plan,
+            clock,
             examples,
-            lambda rows, ends: fit(rows, method, network, observers=ends, **told_twice),
+            result.method,
+            lambda rows, ends: fit(
+                rows, method, network, observers=ends, time_limit=clock.left, **told_twice
+            ),
             epochs=(result.best_epoch if length.selects else None) or len(result.history),
-            finishes=plan.method is None,
-            conformal=plan.method is None and len(examples.validation[0]) >= LEAST_SCORES,
-            look={"num_samples": num_samples, "seed": plan.seed},
+            num_samples=num_samples,
         )
+        found = found if taught is None else taught
+        if taught is None:
+            said += (
+                f"time_limit = {plan.time_limit:g} left too little for a second fit: the model is "
+                "that of the first, which did not learn from the held-out rows",
+            )
     posterior = found.frozen()
     posterior.preparation = data.preparation
     posterior.about = {
@@ -174,8 +192,66 @@ def train(plan: Plan, rows: RawRows) -> Trained:
         "num_samples": num_samples,
         "seed": plan.seed,
     }
-    notes = (*data.notes, *([] if selection is None else [told(selection)]), *notes)
+    screening = [] if selection is None else [told(selection)]
+    hidden = plan.hidden if plan.module is None else None
+    notes = (*data.notes, *screening, *said, *remarks(posterior, hidden), *notes)
     return Trained(posterior, result, notes, coverage, selection)
+
+
+def _second_fit(
+    plan: Plan,
+    clock: Clock,
+    examples: Examples,
+    first: Method,
+    refit: Callable[[Examples, list[Observer]], FitResult],
+    *,
+    epochs: int,
+    num_samples: int,
+) -> Posterior | None:
+    """The posterior of a second fit, on all rows; ``None`` where there was no time for all of it.
+
+    Half of a fit may be far behind the first one, which is then the better answer.
+    """
+    assert examples.validation is not None
+    if clock.is_over:
+        return None
+    done: list[FitResult] = []
+
+    def noted(rows: Examples, ends: list[Observer]) -> FitResult:
+        done.append(refit(rows, ends))
+        return done[0]
+
+    found = refitted(
+        first,
+        examples,
+        noted,
+        epochs=epochs,
+        finishes=plan.method is None,
+        conformal=len(examples.validation[0]) >= LEAST_SCORES,
+        look={"num_samples": num_samples, "seed": plan.seed},
+    )
+    return found if len(done[0].history) >= epochs else None
+
+
+def _with_sparsity(
+    plan: Plan, data: DataSet, options: Mapping[str, Any]
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with a sparsity that suits the size of its network, and what is worth telling."""
+    if plan.module is not None and plan.sparsity == "auto":
+        return replace(plan, sparsity=USUAL), ()
+    inputs = len(options.get("columns", range(data.input_shape[0])))
+    sparsity = resolved(plan.sparsity, plan.hidden, inputs, data.output_size)
+    is_told = plan.sparsity != "auto" or "sparsity" in plan.method_options
+    if is_told or sparsity == USUAL or not _is_sparse(plan):
+        return replace(plan, sparsity=sparsity), ()
+    note = f"small network: sparsity is {sparsity:.3g}, not {USUAL}, so that it can learn"
+    return replace(plan, sparsity=sparsity), (note,)
+
+
+def _is_sparse(plan: Plan) -> bool:
+    """Whether the method has a sparsity."""
+    method = METHODS.get(plan.method or RECOMMENDED[plan.task][0])
+    return method is not None and "sparsity" in {field.name for field in fields(method.config)}
 
 
 def _length(plan: Plan, data: DataSet) -> Budget:
@@ -227,9 +303,12 @@ def _method(plan: Plan, num_rows: int) -> tuple[str, dict[str, Any], int]:
         if plan.members != "auto":
             rule, hint = "is of the recommended method", "give it in method_options"
             raise InvalidValue("members", plan.members, rule, hint)
-        known = {field.name for field in fields(METHODS[plan.method].config)}
-        sparsity = {"sparsity": plan.sparsity} if "sparsity" in known else {}
+        sparsity = {"sparsity": plan.sparsity} if _is_sparse(plan) else {}
         return plan.method, {**sparsity, **plan.method_options}, _SAMPLES
+    if "members" in plan.method_options:
+        count = plan.method_options["members"]
+        rule, hint = "members are an argument of the estimator itself", f"give members={count!r}"
+        raise InvalidValue("method_options", {"members": count}, rule, hint)
     method, options = RECOMMENDED[plan.task]
     settings = {**options, "sparsity": plan.sparsity, **plan.method_options}
     members, leave_out = _members(plan) or QUALITIES[plan.quality].members, 0
@@ -242,6 +321,11 @@ def _method(plan: Plan, num_rows: int) -> tuple[str, dict[str, Any], int]:
             own["harvest"] = "abreast"
         settings = {**own, **settings}
     return method, settings, members
+
+
+def _mean_weight(rows: RawRows | None) -> float:
+    """Evened rows count alike, and together as much as before."""
+    return 1.0 if rows is None or rows.weight is None else float(rows.weight.mean())
 
 
 def _fraction(fraction: float) -> float:
@@ -309,21 +393,23 @@ def _finished(
 ) -> tuple[Posterior, tuple[str, ...], dict[float, float]]:
     """With the finishing step of the recommended presets, and what is worth telling of it.
 
-    Other methods are taken as they are.
+    Of other methods held-out rows decide intervals and sets of labels, and nothing else.
     """
     if examples.left_out is not None:
         return _by_left_out(posterior, examples, plan.seed)
     validation = data.validation
-    if plan.method is not None or validation is None or len(validation.x) < _LEAST_TO_FINISH:
+    if validation is None or len(validation.x) < _LEAST_TO_FINISH:
         return posterior, (), {}
     held_out = (validation.x, validation.y)
     look: dict[str, Any] = {"num_samples": num_samples, "seed": plan.seed}
+    found = posterior
     notes: tuple[str, ...] = ()
-    try:
-        found = last_layer(posterior, held_out, rows=None, num_data=data.num_train, **look)
-    except (InvalidData, NonFinite):
-        # Where labels are all sure the last layer has no curvature, and no finite variance.
-        found, notes = tempered(posterior, held_out, **look), (_NO_LAYER,)
+    if plan.method is None:
+        try:
+            found = last_layer(posterior, held_out, rows=None, num_data=data.num_train, **look)
+        except (InvalidData, NonFinite):
+            # Where labels are all sure the last layer has no curvature, and no finite variance.
+            found, notes = tempered(posterior, held_out, **look), (_NO_LAYER,)
     if len(validation.x) >= LEAST_SCORES:
         found = calibrated(found, held_out, **look)
     return found, notes, {}
@@ -332,11 +418,13 @@ def _finished(
 def _by_left_out(
     posterior: Posterior, examples: Examples, seed: int
 ) -> tuple[Posterior, tuple[str, ...], dict[float, float]]:
+    examples = examples.evened()
     judged = judged_by_left_out(posterior, examples, seed)
     scores = judged.standardised
     if scores is None or len(scores) < LEAST_SCORES:
         return judged.posterior, (_FEW_SCORES,), {}
     assert examples.left_out is not None
     report = coverage_report(scores, fold=examples.left_out[:, 0])
-    coverage = {each.level: each.held_out for each in report}
+    # Of so few rows the others of a fold may have no interval of a high level.
+    coverage = {each.level: each.held_out for each in report if math.isfinite(each.held_out)}
     return calibrated_by_scores(judged.posterior, scores), (), coverage
