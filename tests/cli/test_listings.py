@@ -13,6 +13,7 @@ import pytest
 
 from gossamer.data import names
 from gossamer.inference import METHODS, resolve_config
+from gossamer.sklearn import SparseBayesRegressor
 
 
 def test_methods_as_json_hold_every_default(gossamer: Callable[..., Any]) -> None:
@@ -117,5 +118,29 @@ def test_report_goes_into_the_folder_that_holds_the_runs(
     for path in ("runs/report.html", "sub/page.html"):
         assert Path(path).read_text().startswith("<!DOCTYPE html>")
     np.savez(tmp_path / "own.npz", x=np.zeros(3))
-    assert "is not a folder" in gossamer("report", "own.npz").error
+    assert "is not a folder and no whole file that save" in gossamer("report", "own.npz").error
+    assert "is not a folder" in gossamer("report", "nowhere").error
     assert "must end in .html" in gossamer("report", "runs/a", "--out", "page.pdf").error
+
+
+def test_report_of_a_saved_model_stands_beside_it(
+    gossamer: Callable[..., Any], two: tuple[str, str], tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    model = SparseBayesRegressor(hidden=(4,), max_steps=8, members=2, random_state=0)
+    Path("models").mkdir()
+    model.fit(x, x[:, 0] + x[:, 1]).save("models/m.v1.gossamer")
+    answer = gossamer("report", "models/m.v1.gossamer")
+    assert (answer.code, answer.out) == (0, "report: models/m.v1.html\n")
+    assert "SparseBayesRegressor" in Path("models/m.v1.html").read_text()
+    assert gossamer("report", "models/m.v1.gossamer").code == 0, "its own page is replaced"
+    Path("models/m.v1.html").write_text("mine")
+    said = gossamer("report", "models/m.v1.gossamer").error
+    assert "models/m.v1.html: exists and is no page of gossamer report" in said
+    assert Path("models/m.v1.html").read_text() == "mine"
+    answer = gossamer("report", "models/m.v1.gossamer", "--out", "page.html", "--json")
+    assert answer.json == {"report": "page.html", "runs": ["models/m.v1.gossamer"]}
+    said = gossamer("report", "runs/a", "models/m.v1.gossamer").error
+    assert "a page is about run folders or about one saved model" in said
+    posterior = Path("runs/a/posterior.safetensors")
+    assert gossamer("report", posterior, "--json").json["report"] == "runs/a/posterior.html"

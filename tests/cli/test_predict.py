@@ -136,16 +136,90 @@ def test_values_come_in_original_units(
     price = np.array(new.pop("price"))
     write_csv(tmp_path / "new.csv", new)
     found = gossamer("predict", house_run, "new.csv", "--json", "--num-samples", "10").json["rows"]
-    assert list(found[0]) == ["mean", "std", "epistemic", "aleatoric", "lower", "upper"]
+    assert list(found[0]) == ["mean", "std", "epistemic", "aleatoric", "lower_90", "upper_90"]
     table = {key: np.array([row[key] for row in found]) for key in found[0]}
     # Prices vary by 60,000; an answer in standardised units would be off by 300,000.
     assert np.sqrt(np.mean((table["mean"] - price) ** 2)) < 20_000
     assert np.all((table["std"] > 500) & (table["std"] < 60_000))
     total = np.sqrt(table["epistemic"] ** 2 + table["aleatoric"] ** 2)
     assert table["std"] == pytest.approx(total, rel=1e-5)  # float32
-    assert np.all((table["lower"] < table["mean"]) & (table["mean"] < table["upper"]))
-    inside = (table["lower"] <= price) & (price <= table["upper"])
+    assert np.all((table["lower_90"] < table["mean"]) & (table["mean"] < table["upper_90"]))
+    inside = (table["lower_90"] <= price) & (price <= table["upper_90"])
     assert inside.mean() > 0.6
+
+
+def test_intervals_have_the_level_that_was_asked_for_in_their_names(
+    gossamer: Callable[..., Any], house_run: Path, flower_run: Path, tmp_path: Path
+) -> None:
+    new = houses(20, seed=1)
+    file = write_csv(tmp_path / "new.csv", new)
+    usual = gossamer("predict", house_run, file, "--json").json
+    asked = gossamer("predict", house_run, file, "--json", "--coverage", "0.975").json
+    assert (usual["interval_level"], asked["interval_level"]) == (0.9, 0.975)
+    assert list(asked["rows"][0])[4:] == ["lower_97.5", "upper_97.5"]
+    loaded = load_run(house_run)
+    columns = {name: np.array(values, dtype=object) for name, values in new.items()}
+    found = loaded.posterior.predict_table(columns, level=0.975)
+    assert [row["upper_97.5"] for row in asked["rows"]] == found["upper_97.5"]
+    for one, other in zip(usual["rows"], asked["rows"], strict=True):
+        assert other["lower_97.5"] < one["lower_90"] < one["upper_90"] < other["upper_97.5"]
+    head = gossamer("predict", house_run, file, "--coverage", "0.5").out.splitlines()[0]
+    assert head == "mean,std,epistemic,aleatoric,lower_50,upper_50"
+    for level in ("0", "1", "90", "nan", "x"):
+        said = gossamer("predict", house_run, file, "--coverage", level).error
+        assert f"coverage = {level}: must lie between 0 and 1" in said
+    flower = write_csv(tmp_path / "flower.csv", flowers(3, seed=1))
+    said = gossamer("predict", flower_run, flower, "--coverage", "0.9").error
+    assert "this run answers with classes" in said
+
+
+def test_columns_of_the_file_are_kept_beside_the_answers(
+    gossamer: Callable[..., Any], house_run: Path, tmp_path: Path
+) -> None:
+    new = houses(6, seed=1)
+    plain = gossamer("predict", house_run, write_csv(tmp_path / "plain.csv", new)).out
+    ids = ["007", "a,b", "", "x", "NA", "1e5"]
+    file = write_csv(tmp_path / "new.csv", {**new, "id": ids, "note": list("uvwxyz")})
+    answer = gossamer("predict", house_run, file, "--keep", "id", "--keep", "area", "--json")
+    rows = answer.json["rows"]
+    assert list(rows[0])[:3] == ["id", "area", "mean"]
+    assert [row["id"] for row in rows] == ids
+    assert [float(row["area"]) for row in rows] == new["area"]
+    assert [f"{row['mean']:.9g}" for row in rows] == [
+        line.split(",")[0] for line in plain.splitlines()[1:]
+    ]
+    # The column that is not kept is still told of, the one that is no longer.
+    (remark,) = answer.json["remarks"]
+    assert "column 'note' was not there in training" in remark
+    gossamer("predict", house_run, file, "--keep", "id", "--out", "answers.csv")
+    assert [row["id"] for row in read_csv(tmp_path / "answers.csv")] == ids
+
+    new["area"][1] = "wide"
+    bad = write_csv(tmp_path / "bad.csv", {**new, "id": ids})
+    words = ("predict", house_run, bad, "--keep", "id", "--json", "--on-bad-row")
+    skipped = gossamer(*words, "skip").json["rows"]
+    assert [(row["row"], row["id"]) for row in skipped] == [
+        (row, ids[row]) for row in (0, 2, 3, 4, 5)
+    ]
+    abstained = gossamer(*words, "abstain").json["rows"]
+    assert [row["id"] for row in abstained] == ids
+    assert abstained[1]["mean"] is None
+
+
+def test_what_cannot_be_kept_is_refused(
+    gossamer: Callable[..., Any], house_run: Path, trained: Path, tmp_path: Path
+) -> None:
+    new = houses(3, seed=1)
+    file = write_csv(tmp_path / "new.csv", {**new, "mean": [1, 2, 3], "row": [1, 2, 3]})
+    said = gossamer("predict", house_run, file, "--keep", "idd").error
+    assert "idd" in said
+    assert "area" in said
+    for name in ("mean", "row"):
+        said = gossamer("predict", house_run, file, "--keep", name, "--out", "a.csv").error
+        assert f"keep = {name}: is the name of a column of the answers" in said
+    assert not (tmp_path / "a.csv").exists()
+    np.savez(tmp_path / "images.npz", x=np.zeros((2, 8, 8)))
+    assert "is for tables" in gossamer("predict", trained, "images.npz", "--keep", "id").error
 
 
 def test_answers_equal_those_of_the_library(
@@ -182,7 +256,7 @@ def test_several_targets_get_a_column_each() -> None:
     assert columns["mean_1"] == [103.0] * 5
     assert columns["std_1"] == pytest.approx([3 * 2**0.5] * 5, rel=1e-6)
     # The 95 % point of N(1, 1) is 2.6448536: the mixture's parts are all the same.
-    assert columns["upper_0"] == pytest.approx([10 + 2 * 2.6448536] * 5, rel=1e-6)
+    assert columns["upper_90_0"] == pytest.approx([10 + 2 * 2.6448536] * 5, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_tables_come_with_names_units_and_intervals(tmp_path):
     plain = posterior_of(posterior.draws.network, Gaussian(0.5)).predict(names.prepare(rows))
     assert real["mean_0"] == pytest.approx((10 + 2 * plain.mean[:, 0].double()).tolist())
     # Half of a normal lies within 0.6745 standard deviations.
-    assert np.subtract(real["upper_1"], real["mean_1"]) == pytest.approx(0.67449 * 0.5, rel=1e-4)
+    assert np.subtract(real["upper_50_1"], real["mean_1"]) == pytest.approx(0.67449 * 0.5, rel=1e-4)
     with pytest.raises(InvalidValue, match="does not know how raw rows"):
         posterior_of(named()).predict_table(rows)
 

@@ -11,8 +11,10 @@ from gossamer.report import write_report
 from gossamer.report.figures import PLOTS
 from report.page import Page, check_self_contained, page_of
 
-CLASSIFICATION = {plot.key for plot in PLOTS if plot.task in (None, "classification")}
-REGRESSION = {plot.key for plot in PLOTS if plot.task in (None, "regression")}
+# Few runs know which columns matter.
+USUAL = [plot for plot in PLOTS if plot.section != "Columns"]
+CLASSIFICATION = {plot.key for plot in USUAL if plot.task in (None, "classification")}
+REGRESSION = {plot.key for plot in USUAL if plot.task in (None, "regression")}
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +312,27 @@ def test_bad_arguments(make_run, only, tmp_path):
     with pytest.raises(CheckpointError, match="is not a folder"):
         write_report([run, tmp_path / "nowhere"], tmp_path / "x.html")
     assert not (tmp_path / "x.html").exists()
+
+
+def test_the_columns_of_a_wide_table_are_drawn(make_run, only, tmp_path):
+    only("inclusion")
+    folders = [make_run("one", seed=0), make_run("two", seed=1)]
+    inclusion = [0.0] * 60
+    inclusion[7] = 0.96
+    found = {"inclusion": inclusion, "columns": [7], "level": 0.1, "by": "spike_slab"}
+    names = [f"gene {place}" for place in range(60)]
+    (folders[0] / "selection.json").write_text(json.dumps({**found, "names": names}))
+    page = page_of(folders, tmp_path / "x.html")
+    check_self_contained(page)
+    text = page.cards["inclusion"]["text"]
+    assert page.cards["inclusion"]["figures"] == 1
+    assert "1 of 60 columns at a false discovery rate of 0.1" in text
+    assert "gene 7" in text
+    assert "gene 8" not in text
+    assert "Not recorded by two." in text
+    for damaged in ({"inclusion": inclusion}, {**found, "columns": [60]}, {**found, "columns": 7}):
+        (folders[0] / "selection.json").write_text(json.dumps(damaged))
+        assert page_of(folders, tmp_path / "x.html").cards == {}
 
 
 def test_what_was_done_to_columns_is_said_once_and_escaped(make_run, only, tmp_path):

@@ -184,7 +184,8 @@ def test_one_seed_of_the_wide_table() -> None:
 
 
 @pytest.mark.slow
-def test_ten_seeds_of_the_wide_table() -> None:
-    rows = runpy.run_path(str(EXAMPLE))["main"](seeds=10)
+@pytest.mark.parametrize("estimator", [True, False])
+def test_ten_seeds_of_the_wide_table(estimator: bool) -> None:
+    rows = runpy.run_path(str(EXAMPLE))["main"](seeds=10, estimator=estimator)
     assert all(row["rmse"] <= 1.0 and row["true_found"] == 5 and row["others"] <= 1 for row in rows)
     assert 0.85 <= np.mean([row["coverage"] for row in rows]) <= 0.95

@@ -10,5 +10,6 @@ SUITES: Final = {
     "transformer": "time a training step of networks of tokens",
     "memory": "count the bytes of training",
     "predict": "time posterior prediction",
+    "read": "time reading a CSV file",
     "choice": "time both backends where the automatic choice is close",
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gossamer.bench import choice, kernels, memory, predict, step, transformer
+from gossamer.bench import choice, kernels, memory, predict, read, step, transformer
 from gossamer.bench.machine import describe
 from gossamer.bench.names import SUITES
 from gossamer.bench.result import BenchResult, Measured
@@ -23,6 +23,7 @@ MEASURES: dict[str, Measure] = {
     "transformer": transformer.measure,
     "memory": memory.measure,
     "predict": predict.measure,
+    "read": read.measure,
     "choice": choice.measure,
 }
 """What each of ``SUITES`` runs at one number of threads."""

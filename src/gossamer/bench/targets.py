@@ -62,3 +62,6 @@ GROWTH = at_most(16.0)
 
 PREDICT = at_least(5.0)
 """16 posterior samples at 95 %."""
+
+READ = at_most(3.0)
+"""Processor time of a CSV file of numbers, as a multiple of what pandas takes."""

@@ -10,7 +10,7 @@ import argparse
 import csv
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from rich.console import Console
 
 from gossamer.cli import settings
 from gossamer.cli.output import Output, plain_table
-from gossamer.data import Findings, input_batches
-from gossamer.errors import InvalidValue
+from gossamer.data import Findings, Preparation, input_batches
+from gossamer.errors import InvalidValue, UnknownName
 from gossamer.files import written_whole
 from gossamer.prediction.passes import ROW_BLOCK
 from gossamer.prediction.posterior import Posterior
@@ -49,10 +49,11 @@ def run(args: argparse.Namespace, output: Output) -> int:
     given = [] if args.num_samples is None else [f"num_samples={args.num_samples}"]
     config = settings.apply(loaded.config, given)
     findings = Findings(strict=args.on_bad_row == "error")
-    batches = _answers(loaded.posterior, args, config.num_samples, config.seed, findings)
+    level = _level(args.coverage, loaded.preparation)
+    batches = _answers(loaded.posterior, args, config.num_samples, config.seed, level, findings)
     about: dict[str, Any] = {"run": args.path, "file": args.file}
     if loaded.preparation.task == "regression":
-        about["interval_level"] = LEVEL
+        about["interval_level"] = level
     if out is not None:
         count = _write(out, batches)
         about |= {"count": count, "remarks": list(findings.sentences()), "out": str(out)}
@@ -72,23 +73,44 @@ def run(args: argparse.Namespace, output: Output) -> int:
     return 0
 
 
+def _level(text: str | None, preparation: Preparation) -> float:
+    """The level of intervals that was asked for."""
+    if text is None:
+        return LEVEL
+    if preparation.task != "regression":
+        rule = "is of answers that are numbers; this run answers with classes"
+        raise InvalidValue("coverage", text, rule, "leave it out")
+    try:
+        level = float(text)
+    except ValueError:
+        level = 0.0
+    if not 0.0 < level < 1.0:
+        raise InvalidValue("coverage", text, "must lie between 0 and 1", "0.9 is usual")
+    return level
+
+
 def _answers(
     posterior: Posterior,
     args: argparse.Namespace,
     num_samples: int,
     seed: int,
+    level: float,
     findings: Findings,
 ) -> Iterator[Answers]:
     """The answers of every batch of the file."""
     first = 0
     for raw in input_batches(args.file, _BATCH_ROWS, findings):
         findings.begin(first)
-        found = posterior.predict_table(raw, num_samples, seed=seed, findings=findings)
+        kept, asked = _kept(raw, args.keep, posterior.preparation)
+        found = posterior.predict_table(
+            asked, num_samples, seed=seed, level=level, findings=findings
+        )
         columns: Answers = {name: list(values) for name, values in found.items()}
         count = len(next(iter(columns.values())))
         if args.on_bad_row == "abstain":
             columns = _abstained(columns, findings.bad, count)
-        elif args.on_bad_row == "skip":
+        columns = _beside(kept, columns)
+        if args.on_bad_row == "skip":
             columns = _skipped(columns, findings.bad, first, count)
         if findings.bad:
             done = "left out" if args.on_bad_row == "skip" else "without an answer"
@@ -97,6 +119,30 @@ def _answers(
             findings.remark("", what, len(findings.bad), tuple(f"row {row}" for row in some))
         first += count
         yield columns
+
+
+def _kept(raw: Any, names: Sequence[str], preparation: Preparation | None) -> tuple[Answers, Any]:
+    """Cells of the columns that are to be kept, and the rows without what training had not."""
+    if not names:
+        return {}, raw
+    if not isinstance(raw, Mapping):
+        raise InvalidValue("keep", names[0], "is for tables: these inputs have no columns")
+    for name in names:
+        if name not in raw:
+            raise UnknownName("column to keep", name, list(raw))
+    inputs = None if preparation is None else preparation.inputs
+    known = inputs.names if inputs is not None and inputs.kind == "table" else []
+    asked = {name: values for name, values in raw.items() if name in known or name not in names}
+    return {name: raw[name].tolist() for name in names}, asked
+
+
+def _beside(kept: Answers, answers: Answers) -> Answers:
+    """Columns that are kept, then those of the answers."""
+    for name in kept:
+        if name in answers or name == "row":
+            rule, hint = "is the name of a column of the answers", "rename it in the file"
+            raise InvalidValue("keep", name, rule, hint)
+    return {**kept, **answers}
 
 
 def _abstained(columns: Answers, bad: dict[int, str], count: int) -> Answers:
@@ -173,9 +219,7 @@ def _draw(columns: Answers, count: int, console: Console) -> None:
     if len(names) > _SHOWN_COLUMNS:  # many classes: the label and the uncertainty say most
         names = [name for name in names if not name.startswith("prob_")]
     words = {"label", "reason"}
-    heads = [f"{n} ({LEVEL:.0%})" if n.startswith(("lower", "upper")) else n for n in names]
-    numbers = (head for head, name in zip(heads, names, strict=True) if name not in words)
-    table = plain_table("row", *heads, right=("row", *numbers))
+    table = plain_table("row", *names, right=("row", *(n for n in names if n not in words)))
     for row, cells in enumerate(zip(*(columns[name] for name in names), strict=True)):
         table.add_row(str(row), *(f"{c:.4g}" if isinstance(c, float) else _cell(c) for c in cells))
     console.print(table, markup=False)

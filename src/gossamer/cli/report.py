@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gossamer.cli.output import Output
-from gossamer.report import comparison, print_comparison, read_runs, write_report
+from gossamer.report import comparison, print_comparison, read_results, write_report
 from gossamer.report.compare import leaderboard
 
 _CONFIG, _REPORT = "config.json", "report.html"
@@ -17,8 +17,8 @@ _CONFIG, _REPORT = "config.json", "report.html"
 def run_report(args: argparse.Namespace, output: Output) -> int:
     """Write the page and say where."""
     runs = find_runs(args.runs)
-    read_runs(runs)  # names a folder that is no run before any other is drawn
-    path = write_report(runs, args.out or _shared_folder(args.runs))
+    read_results(runs)  # names a folder that is no run before any other is drawn
+    path = write_report(runs, args.out or _place(args.runs, runs))
     output.result(
         {"report": str(path), "runs": [str(run) for run in runs]},
         lambda console: console.print(f"report: {path}", markup=False, soft_wrap=True),
@@ -39,6 +39,13 @@ def find_runs(paths: Sequence[str]) -> list[Path]:
         elif not (path.name == _REPORT and path.is_file()):
             found.append(path)
     return found
+
+
+def _place(given: Sequence[str], runs: Sequence[Path]) -> Path:
+    """Where a page goes unless told: into the folder of the runs, or beside a saved model."""
+    if len(runs) == 1 and runs[0].is_file():
+        return runs[0].with_suffix(".html")
+    return _shared_folder(given)
 
 
 def _shared_folder(runs: Sequence[str]) -> Path:

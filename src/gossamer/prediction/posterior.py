@@ -304,7 +304,7 @@ class Posterior:
             num_samples: As in ``predict``; what ``about`` says, or 5, if ``None``.
             noise: As in ``predict``.
             seed: As in ``predict``; what ``about`` says, or 0, if ``None``.
-            level: Mass of the interval from ``lower`` to ``upper``.
+            level: Mass of the interval, whose ends are named by it: ``lower_90``, ``upper_90``.
             findings: Is told what was noticed of the rows, see ``Preparation.prepare``.
 
         Returns:

@@ -11,7 +11,7 @@ from gossamer.errors import InvalidData
 from gossamer.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 
 LEVEL = 0.9
-"""Mass of the interval from ``lower`` to ``upper``."""
+"""Mass of the interval unless told."""
 
 Columns = Mapping[str, list[str] | list[float]]
 
@@ -24,17 +24,28 @@ def answer_columns(
     Args:
         prediction: Of B rows.
         preparation: Of the run that predicted.
-        level: Mass of the interval from ``lower`` to ``upper``.
+        level: Mass of the interval.
 
     Returns:
         For classes ``label``, ``prob_<name>`` for every class, ``entropy``, ``mutual_information``
         and ``energy`` in nats; for values, in original units, ``mean``, ``std``, ``epistemic``,
-        ``aleatoric``, ``lower`` and ``upper`` (each with ``_0``, ``_1``, … where the target has
-        several dimensions).
+        ``aleatoric``, and the interval, its level in per cent in its names: ``lower_90`` and
+        ``upper_90`` (each with ``_0``, ``_1``, … where the target has several dimensions).
     """
     if isinstance(prediction, ClassPrediction):
         return _classes(prediction, preparation)
     return _values(prediction, preparation, level)
+
+
+def interval_names(level: float) -> tuple[str, str]:
+    """What the ends of an interval are called.
+
+    Example:
+        >>> interval_names(0.9), interval_names(0.975)
+        (('lower_90', 'upper_90'), ('lower_97.5', 'upper_97.5'))
+    """
+    percent = f"{100 * level:.10g}"
+    return f"lower_{percent}", f"upper_{percent}"
 
 
 def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
@@ -59,14 +70,15 @@ def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
 
 def _values(prediction: RealPrediction, preparation: Preparation, level: float) -> Columns:
     lower, upper = prediction.interval(level)
+    below, above = interval_names(level)
     # In float64: a large mean beside a small scale would swallow the digits of float32.
     found = {
         "mean": preparation.target_to_original(prediction.mean.double()),
         "std": preparation.scale_to_original(prediction.std.double()),
         "epistemic": preparation.scale_to_original(prediction.epistemic.double()),
         "aleatoric": preparation.scale_to_original(prediction.aleatoric.double()),
-        "lower": preparation.target_to_original(lower.double()),
-        "upper": preparation.target_to_original(upper.double()),
+        below: preparation.target_to_original(lower.double()),
+        above: preparation.target_to_original(upper.double()),
     }
     columns: dict[str, list[str] | list[float]] = {}
     for name, values in found.items():

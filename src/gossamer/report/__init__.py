@@ -1,4 +1,4 @@
-"""Reports on finished or running runs, from their files alone: no torch, no model, no data.
+"""Reports on runs and saved models, from their files alone: no torch, no model, no data.
 
 ``write_report`` makes one self-contained HTML page; ``comparison`` and ``print_comparison`` put
 runs side by side in the terminal, ``print_measured`` shows what a run measured beside its part.
@@ -7,7 +7,7 @@ runs side by side in the terminal, ``print_measured`` shows what a run measured 
 from __future__ import annotations
 
 from gossamer.report.compare import ComparisonRow, comparison
-from gossamer.report.html import write_report
+from gossamer.report.html import read_results, write_report
 from gossamer.report.reader import RunResult, read_run, read_runs
 from gossamer.report.terminal import has_own_table, print_comparison, print_measured
 
@@ -18,6 +18,7 @@ __all__ = [
     "has_own_table",
     "print_comparison",
     "print_measured",
+    "read_results",
     "read_run",
     "read_runs",
     "write_report",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gossamer.report import (
     calibration_figures,
+    selection_figures,
     selective_figures,
     shift_figures,
     sparsity_figures,
@@ -12,6 +13,7 @@ from gossamer.report import (
 from gossamer.report.plots import Plot
 
 PLOTS: tuple[Plot, ...] = (
+    *selection_figures.PLOTS,
     *training_figures.PLOTS,
     *calibration_figures.CALIBRATION,
     *selective_figures.PLOTS,

@@ -14,19 +14,23 @@ from gossamer.report.compare import ComparisonRow, Group, comparison, group_runs
 from gossamer.report.figures import PLOTS
 from gossamer.report.plots import Plot
 from gossamer.report.reader import RunResult, read_runs
+from gossamer.report.saved import read_saved
 from gossamer.report.style import Series, draw, series_of
 from gossamer.report.theme import CSS, MARK
 
 _LINES = {"solid": "", "dashed": ' stroke-dasharray="5 3"'}
 _GROUP_DASHES = ("", "8 3", "2 2.500", "9 3 2 3")
+_OURS = b"Gossamer report"
+"""What every page of ours says."""
 
 
 def write_report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
-    """Writes one self-contained HTML page about one or several runs.
+    """Writes one self-contained HTML page about one or several runs, or about a saved model.
 
     Args:
         runs: Run folders; several are drawn over one another, and those that differ only by seed
-            share a colour and a line of the table.
+            share a colour and a line of the table. Or one file that an estimator or a posterior
+            saved.
         out: The file to write, ending in ``.html``; of a folder, ``report.html`` inside it. An
             older report is replaced, and only once the new one is whole.
 
@@ -34,15 +38,20 @@ def write_report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[
         The file written.
 
     Raises:
-        InvalidValue: No runs, or an ``out`` that is no HTML file or cannot be written.
-        CheckpointError: A folder that is no run or is damaged, or an ``out`` that is a link.
+        InvalidValue: No runs, a file beside others, or an ``out`` that is no HTML file or cannot
+            be written; or, of a saved model, a page there that is none of ours.
+        CheckpointError: A folder that is no run, a file that is no model, either of them damaged,
+            or an ``out`` that is a link.
     """
-    results = read_runs(runs)
+    results = read_results(runs)
     path = Path(out)
     if path.is_dir() or not path.suffix:
         path = path / "report.html"
     if path.suffix.lower() not in (".html", ".htm"):
         raise InvalidValue("out", str(path), "must end in .html", "e.g. report.html")
+    if results[0].is_saved and path.exists() and _OURS not in path.read_bytes():
+        rule = "exists and is no page of gossamer report"
+        raise InvalidValue("out", str(path), rule, "choose another name with --out")
     page = render(results)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +60,26 @@ def write_report(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[
         rule = f"could not be written ({error.strerror})"
         raise InvalidValue("out", str(path), rule, "choose another place") from error
     return path
+
+
+def read_results(paths: Sequence[str | os.PathLike[str]]) -> list[RunResult]:
+    """Reads what a page is to be about: run folders, or one saved model.
+
+    Raises:
+        InvalidValue: No path, or a file beside others.
+        CheckpointError: A folder that is no run, or a file that is no model.
+    """
+    files = [path for path in paths if Path(path).is_file()]
+    if len(files) == len(paths) == 1:
+        return [read_saved(files[0])]
+    if files and len(paths) > 1:
+        raise InvalidValue(
+            "runs",
+            str(files[0]),
+            "is a file beside others: a page is about run folders or about one saved model",
+            "report on it alone",
+        )
+    return read_runs(paths)
 
 
 def render(runs: Sequence[RunResult]) -> str:
@@ -75,7 +104,7 @@ def render(runs: Sequence[RunResult]) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} · Gossamer</title><style>{CSS}</style></head>\n<body>"
-        f'<header><div class="brand">{MARK}Gossamer report</div><h1>{escape(title)}</h1>'
+        f'<header><div class="brand">{MARK}{_OURS.decode()}</div><h1>{escape(title)}</h1>'
         f'<p class="lead">{escape(_lead(groups))}</p>'
         f"{tables.facts(ordered)}<nav>{links}</nav></header>\n"
         f"<main>{body}</main>\n<footer>{escape(_origin(ordered))}</footer></body></html>\n"
@@ -87,7 +116,11 @@ def _middle_sections(
 ) -> list[tuple[str, str]]:
     """What a page shows between its headline and all metrics: figures, some with a table."""
     figures = _figure_sections(groups)
-    found = {"Uncertainty": tables.detection(rows, groups), "Shift": tables.shift(rows, groups)}
+    found = {
+        "Calibration": tables.coverage([run for group in groups for run in group.runs]),
+        "Uncertainty": tables.detection(rows, groups),
+        "Shift": tables.shift(rows, groups),
+    }
     sections = []
     for name in dict.fromkeys([*(plot.section for plot in PLOTS), *found]):
         parts = [figures[name]] if name in figures else []
@@ -103,7 +136,9 @@ def _figure_sections(groups: Sequence[Group]) -> dict[str, str]:
     cards: dict[str, list[tuple[Plot, str]]] = {}
     for plot in PLOTS:
         concerned = [one for one in series if plot.task in (None, one.run.task or "classification")]
-        if plot.optional and all(plot.read(one.run) is None for one in concerned):
+        # A saved model has no part that was measured: that is no gap.
+        optional = plot.optional or all(one.run.is_saved for one in concerned)
+        if optional and all(plot.read(one.run) is None for one in concerned):
             continue
         if concerned:
             cards.setdefault(plot.section, []).append((plot, _card(plot, concerned)))
@@ -166,7 +201,11 @@ def _card_of(content: str) -> str:
 def _setup(runs: Sequence[RunResult]) -> str:
     config = tables.shared_and_different(runs, [run.config for run in runs])
     environment = tables.shared_and_different(runs, [run.environment for run in runs])
-    cards = [f"<h3>Settings</h3>{config}", f"<h3>Environment</h3>{environment}"]
+    cards = [f"<h3>Settings</h3>{config}"]
+    if not runs[0].is_saved:
+        cards.append(f"<h3>Environment</h3>{environment}")
+    if runs[0].columns:
+        cards.append(f"<h3>Columns</h3>{tables.treated(runs[0].columns)}")
     if len(runs) > 1 or runs[0].notes:
         cards.insert(0, f"<h3>Runs</h3>{tables.every_run(runs)}")
     if any(run.data_notes for run in runs):
@@ -192,7 +231,8 @@ def _lead(groups: Sequence[Group]) -> str:
 
 def _origin(runs: Sequence[RunResult]) -> str:
     versions = dict.fromkeys(str(v) for run in runs if (v := run.config.get("gossamer")))
-    made = f"Runs made with Gossamer {', '.join(versions)}. " if versions else ""
+    what = "Saved by" if runs[0].is_saved else "Runs made with"
+    made = f"{what} Gossamer {', '.join(versions)}. " if versions else ""
     return f"{made}This page is complete in itself: no script, no network."
 
 

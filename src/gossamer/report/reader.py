@@ -13,6 +13,7 @@ from gossamer.errors import CheckpointError, InvalidValue
 
 _RECORD = "record.jsonl"
 _PREPARATION = "preparation.json"
+_SELECTION = "selection.json"
 _FILES = ("config.json", "environment.json", "metrics.json", "curves.json")
 
 
@@ -31,6 +32,9 @@ class RunResult:
         curves: ``curves.json``, or empty.
         notes: What was missing or skipped, in words.
         data_notes: What was inferred of the data and done to columns, as ``preparation.json`` says.
+        selection: Of a wide table what its screening found, ``selection.json``; or empty.
+        columns: Name of each column of a table and what is done to its cells; of saved models.
+        is_saved: Whether it is one saved file, which lacks most of what a folder has.
     """
 
     name: str
@@ -43,6 +47,9 @@ class RunResult:
     curves: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     data_notes: tuple[str, ...] = ()
+    selection: dict[str, Any] = field(default_factory=dict)
+    columns: tuple[tuple[str, str], ...] = ()
+    is_saved: bool = False
 
     @property
     def method(self) -> str | None:
@@ -133,6 +140,7 @@ def read_run(path: str | os.PathLike[str]) -> RunResult:
         curves=tables.get("curves.json", {}),
         notes=tuple(notes),
         data_notes=_data_notes(folder),
+        selection=_read_table(folder / _SELECTION) if (folder / _SELECTION).is_file() else {},
     )
 
 

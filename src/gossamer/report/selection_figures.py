@@ -1,4 +1,4 @@
-"""Which columns a screening found, from the JSON values of a ``Selection``."""
+"""Which columns of a table count: by a trained network, and by the screening of a wide table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from gossamer.report.style import INK, MUTED, SERIES, new_figure, plain
+from gossamer.report.plots import Drawn, Plot, numbers, table
+from gossamer.report.reader import RunResult
+from gossamer.report.style import INK, MUTED, SERIES, Array, new_figure, plain
 
 _MOST_NAMES = 20
+_MOST_BARS = 30
 
 
 def draw_inclusion(selection: Mapping[str, Any], names: Sequence[str] | None = None) -> Figure:
@@ -47,3 +50,97 @@ def draw_inclusion(selection: Mapping[str, Any], names: Sequence[str] | None = N
         f"{selection['level']:g}"
     )
     return figure
+
+
+def draw_importances(names: Sequence[str], shares: Array) -> Figure:
+    """A bar per column, the largest share first; the last one is of all that have no room.
+
+    Args:
+        names: Of the columns [p].
+        shares: Their shares [p].
+    """
+    order = np.argsort(-shares, kind="stable")
+    shown = order if len(order) <= _MOST_BARS else order[: _MOST_BARS - 1]
+    values, labels = shares[shown].tolist(), [plain(names[place]) for place in shown]
+    if len(shown) < len(order):
+        rest = order[len(shown) :]
+        values.append(float(shares[rest].sum()))
+        labels.append(f"the {len(rest):,} others together")
+    figure = new_figure(11.4, 0.75 + 0.26 * len(values))
+    ax = figure.subplots()
+    places = np.arange(len(values))
+    ax.barh(places, values, 0.7, color=SERIES[0], linewidth=0)
+    for place, value in zip(places, values, strict=True):
+        ax.annotate(
+            f"{100 * value:.1f} %",
+            (value, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=MUTED,
+        )
+    ax.set_yticks(places, labels)
+    ax.set(ylim=(len(values) - 0.4, -0.6), xlim=(0.0, None), xlabel="share of the path weights")
+    ax.grid(visible=False, axis="y")
+    return figure
+
+
+def _read_inclusion(run: RunResult) -> Mapping[str, Any] | None:
+    """A selection whose values fit each other."""
+    found = run.selection
+    inclusion, chosen = numbers(found.get("inclusion")), found.get("columns")
+    if inclusion is None or not isinstance(chosen, list) or not {"level", "by"} <= set(found):
+        return None
+    fits = all(isinstance(place, int) and 0 <= place < len(inclusion) for place in chosen)
+    return found if fits else None
+
+
+def _draw_inclusion(drawn: Drawn) -> Figure:
+    ((_, found),) = drawn
+    names = found.get("names")
+    fits = isinstance(names, list) and len(names) == len(found["inclusion"])
+    return draw_inclusion(found, list(map(str, names)) if fits else None)
+
+
+def _read_importances(run: RunResult) -> tuple[list[str], Array] | None:
+    found = table(run.curves, "importances")
+    shares, names = numbers(found.get("shares")), found.get("names")
+    if shares is None or not isinstance(names, list) or len(names) != len(shares):
+        return None
+    return list(map(str, names)), np.nan_to_num(shares)
+
+
+def _draw_importances(drawn: Drawn) -> Figure:
+    ((_, (names, shares)),) = drawn
+    return draw_importances(names, shares)
+
+
+PLOTS = (
+    Plot(
+        "importances",
+        "Columns",
+        "Importance of the columns",
+        "Share of each column in the absolute weights along all paths from the columns to the "
+        "outputs. A ranking of what the networks use, not a test: columns that say the same share "
+        "what they are worth.",
+        _read_importances,
+        _draw_importances,
+        wide=True,
+        most=1,
+        optional=True,
+    ),
+    Plot(
+        "inclusion",
+        "Columns",
+        "Columns that matter",
+        "The table is wide, so its columns were screened before training, on training rows alone. "
+        "The height is how sure it is that a column has an effect of its own on the target; "
+        "coloured ones were found to matter. Effects of columns only together are not seen.",
+        _read_inclusion,
+        _draw_inclusion,
+        wide=True,
+        most=1,
+        optional=True,
+    ),
+)

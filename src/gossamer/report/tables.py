@@ -30,6 +30,8 @@ _TILES = (
     "seconds",
 )
 
+_MOST_COLUMNS = 100
+
 _FACTS = (
     ("data", "config", "data"),
     ("model", "config", "model"),
@@ -162,6 +164,38 @@ def shift(rows: Sequence[ComparisonRow], groups: Sequence[Group]) -> str:
                     lines += f'<tr><th scope="row">{head}</th>{values}</tr>'
         html += f"<h3>{_heading(metric)}</h3>" + _scroll(f"<tr><th></th>{heads}</tr>", lines)
     return html
+
+
+def coverage(runs: Sequence[RunResult]) -> str:
+    """Of a saved model: by level, the share of left-out rows in their intervals; else empty."""
+    if not runs[0].is_saved or "intervals" not in runs[0].curves:
+        return ""
+    found = runs[0].curves["intervals"]
+    lines = "".join(
+        f'<tr><th scope="row">{100 * level:g} %</th><td>{100 * share:.1f} %</td></tr>'
+        for level, share in zip(found["nominal"], found["observed"], strict=True)
+    )
+    words = (
+        "Share of the training rows that lay in their interval, each judged by networks that never "
+        "saw it, in an interval that other rows decided."
+    )
+    return (
+        "<h3>Coverage of rows left out</h3>"
+        + _scroll("<tr><th>interval</th><th>rows inside</th></tr>", lines)
+        + f'<p class="lacking">{words}</p>'
+    )
+
+
+def treated(columns: Sequence[tuple[str, str]]) -> str:
+    """What is done to the cells of each column; of very many, of the first."""
+    shown = columns[:_MOST_COLUMNS]
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td class="words">{escape(words)}</td></tr>'
+        for name, words in shown
+    )
+    more = len(columns) - len(shown)
+    rest = f'<p class="lacking">{more:,} further columns are not shown.</p>' if more else ""
+    return _scroll("<tr><th>column</th><th></th></tr>", lines) + rest
 
 
 def data_notes(runs: Sequence[RunResult]) -> str:

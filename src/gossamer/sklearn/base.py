@@ -241,6 +241,7 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
             InvalidValue: An argument that a file cannot hold.
             CheckpointError: The file could not be written.
         """
+        shares = importances(self._fitted)  # for ``gossamer report``, which runs no network
         storage.save_estimator(
             path,
             self._fitted,
@@ -253,6 +254,7 @@ class SparseBayesEstimator(BaseEstimator):  # type: ignore[misc]
                 "history": self.history_,
                 "notes": list(self.notes_),
                 "coverage": list(self.coverage_.items()),
+                "importances": None if shares is None else shares.tolist(),
                 "selection": None if self.selection_ is None else self.selection_.to_json(),
                 **self._record(),
             },

@@ -28,6 +28,7 @@ from gossamer.inference.sharing import (
 )
 from gossamer.likelihoods import LIKELIHOODS, Gaussian, Likelihood, make_likelihood
 from gossamer.models import MODELS, build_model
+from gossamer.selection import Selection
 from gossamer.settings import checked, hints_of
 from gossamer.train.budget import default_epochs, epochs_of_steps
 from gossamer.train.config import RunConfig
@@ -90,6 +91,7 @@ class Assembly:
         facts: What data and settings decided.
         method: Fresh, before its first step.
         examples: What the method learns from and is validated on.
+        selection: What the screening of a wide table found, where the run begins.
     """
 
     dataset: DataSet
@@ -97,6 +99,7 @@ class Assembly:
     facts: Facts
     method: Method
     examples: Examples
+    selection: Selection | None = None
 
 
 def assemble(
@@ -136,10 +139,12 @@ def assemble(
             "is not what the run began with",
             "restore the old data or choose another --out",
         )
-    facts = stored or find_facts(config, dataset)
+    selection = None if stored is not None else _selection(config, dataset)
+    facts = stored or find_facts(config, dataset, selection)
     plan = _membership(config)
     examples = Examples.of(dataset).dealt(plan.members, plan.leave_out, config.seed)
-    return Assembly(dataset, ood, facts, build_method(config, facts, device), examples)
+    method = build_method(config, facts, device)
+    return Assembly(dataset, ood, facts, method, examples, selection)
 
 
 def load_dataset(config: RunConfig) -> DataSet:
@@ -168,8 +173,13 @@ def load_ood_inputs(config: RunConfig, preparation: Preparation) -> dict[str, Te
     return {name: load_ood(name, config.data_dir, preparation) for name in config.ood}
 
 
-def find_facts(config: RunConfig, dataset: DataSet) -> Facts:
+def find_facts(config: RunConfig, dataset: DataSet, selection: Selection | None = None) -> Facts:
     """Resolve what depends on the data.
+
+    Args:
+        config: The settings.
+        dataset: Prepared.
+        selection: What a screening of its columns found, where there was one.
 
     Raises:
         InvalidValue: The batch is larger than the training part, or the likelihood does not fit.
@@ -186,15 +196,15 @@ def find_facts(config: RunConfig, dataset: DataSet) -> Facts:
         num_data=num_data,
         steps_per_epoch=per_epoch,
         data_sha256=_digest(dataset),
-        model_options=_model_options(config, dataset),
+        model_options=options_of(selection),
         likelihood_options=_options_of(likelihood, config, dataset),
         epochs=_epochs(config, dataset, per_epoch),
     )
 
 
-def _model_options(config: RunConfig, dataset: DataSet) -> dict[str, Any]:
+def _selection(config: RunConfig, dataset: DataSet) -> Selection | None:
     is_told = config.model != "mlp" or "columns" in config.model_options
-    return {} if is_told or not config.screen else options_of(screened(dataset, config.seed))
+    return None if is_told or not config.screen else screened(dataset, config.seed)
 
 
 def _epochs(config: RunConfig, dataset: DataSet, per_epoch: int) -> int:

@@ -5,6 +5,7 @@
     RUN/config.json        settings, "gossamer" (version) and "facts" (what the data decided)
     RUN/environment.json   versions and machine
     RUN/preparation.json   how raw input becomes network input
+    RUN/selection.json     of a wide table: what its screening found, and names of the features
     RUN/record.jsonl       epochs and swaps
     RUN/checkpoints/       see checkpoint
     RUN/posterior.safetensors   what predicts, see gossamer.prediction.archive
@@ -30,12 +31,13 @@ from gossamer.files import (
     write_json,
 )
 from gossamer.prediction.archive import FILE_NAME
+from gossamer.selection import Selection
 from gossamer.train.assembly import Facts
 from gossamer.train.checkpoint import refuse_links as refuse_checkpoint_links
 from gossamer.train.config import RunConfig
 from gossamer.train.environment import environment
 
-_BEFORE_CONFIG = {"lock", "environment.json", "preparation.json"}
+_BEFORE_CONFIG = {"lock", "environment.json", "preparation.json", "selection.json"}
 """What a run killed in its first moment may have left: config.json is written after these."""
 
 
@@ -53,6 +55,7 @@ class RunFolder:
         self.posterior = path / FILE_NAME
         self.config = path / "config.json"
         self.preparation = path / "preparation.json"
+        self._selection = path / "selection.json"
         self._environment = path / "environment.json"
         self._metrics = path / "metrics.json"
         self._curves = path / "curves.json"
@@ -119,11 +122,19 @@ class RunFolder:
             raise not_written(self.path, error) from error
 
     def write_start(
-        self, config: RunConfig, facts: Facts, preparation: Preparation, device: str
+        self,
+        config: RunConfig,
+        facts: Facts,
+        preparation: Preparation,
+        device: str,
+        selection: Selection | None = None,
     ) -> None:
         """Write what is known at the start; config.json comes last and makes it a run."""
         write_json(self._environment, {**environment(), "device": device})
         write_json(self.preparation, preparation.to_json())
+        if selection is not None:
+            names = preparation.inputs.features if preparation.inputs.kind == "table" else None
+            write_json(self._selection, {**selection.to_json(), "names": names})
         about = {"gossamer": gossamer_version(), "facts": asdict(facts)}
         write_json(self.config, {**config.to_json(), **about})
 

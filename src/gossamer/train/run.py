@@ -184,7 +184,8 @@ def _sit(
     if folder.is_started:
         _tell_of_changes(folder, found, progress, device)
     else:
-        folder.write_start(config, assembly.facts, assembly.dataset.preparation, device)
+        preparation, selection = assembly.dataset.preparation, assembly.selection
+        folder.write_start(config, assembly.facts, preparation, device, selection)
     epochs = assembly.facts.epochs_in(config)
     total = epochs * assembly.facts.steps_per_epoch
     progress.message(

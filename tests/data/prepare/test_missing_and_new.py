@@ -172,6 +172,73 @@ def test_spellings_of_true_and_false_are_one() -> None:
     assert isinstance(lower, CategoryColumn)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array([1, 0]),
+        np.array([1.0, 0.0]),
+        np.array([True, False]),
+        words("1", "0"),
+        words("1.0", "0.0"),
+        words(1, False),
+        words("True", 0.0),
+    ],
+)
+@pytest.mark.parametrize(
+    "trained",
+    [np.array([True, False] * 3), words("true", "false"), words("FALSE", "True", "true")],
+)
+def test_one_and_zero_are_true_and_false_where_training_had_these(
+    trained: np.ndarray, given: np.ndarray
+) -> None:
+    column, _ = fit_one(trained)
+    findings = Findings()
+    assert column.encode(given, findings).tolist() == [[0, 1], [1, 0]]
+    assert findings.sentences() == ()
+
+
+def test_other_numbers_are_no_truths_and_other_categories_no_numbers() -> None:
+    truths, _ = fit_one(np.array([True, False, True]))
+    findings = Findings()
+    assert truths.encode(words("2", "01", "-1", "yes"), findings).tolist() == [[0, 0]] * 4
+    assert "level that training never saw" in findings.sentences()[0]
+    mixed, _ = fit_one(words("True", "False", "maybe"))
+    assert mixed.encode(words("1", "True"), Findings()).tolist() == [[0, 0, 0], [0, 1, 0]]
+    only, _ = fit_one(words("True", "True"))
+    assert only.encode(words("1", "0"), Findings()).tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize(
+    "trained",
+    [np.array([1, 0, 0]), np.array([1.0, 0.0, np.nan, 0.0]), words("1", "0", "0"), words("1", "0")],
+)
+def test_true_and_false_are_one_and_zero_where_training_had_these(trained: np.ndarray) -> None:
+    column, _ = fit_one(trained)
+    assert isinstance(column, NumberColumn)
+    wanted = column.encode(np.array([1, 0]), Findings())
+    for given in (np.array([True, False]), words(True, False), words("true", "FALSE")):
+        findings = Findings(strict=False)
+        findings.begin(0)
+        assert np.array_equal(column.encode(given, findings), wanted)
+        assert findings.bad == {}
+    with_gap = column.encode(words("True", None), Findings())
+    assert np.array_equal(with_gap, column.encode(np.array([1.0, np.nan]), Findings()))
+
+
+@pytest.mark.parametrize("trained", [np.array([1, 0, 2]), np.array([3, 3]), words("0.5", "1")])
+def test_truths_are_no_numbers_where_training_had_others(trained: np.ndarray) -> None:
+    column, _ = fit_one(trained)
+    with pytest.raises(InvalidData, match="row 1 = True: is not a number"):
+        column.encode(words("1", "True"), Findings())
+
+
+def test_a_single_other_number_among_many_is_noticed() -> None:
+    values = RNG.integers(0, 2, 1_000_000)
+    assert fit_one(values)[0]._is_of_truths
+    values[5] = 2
+    assert not fit_one(values)[0]._is_of_truths
+
+
 def test_bad_rows_are_collected_where_they_may_be() -> None:
     inputs = TableInput((NumberColumn("n", "float"), CategoryColumn("c", ("a",), unknown="error")))
     findings = Findings(strict=False)

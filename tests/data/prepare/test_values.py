@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from gossamer.data.prepare.texts import MISSING, Texts
 from gossamer.data.prepare.values import as_integers, as_numbers, as_texts, kind_of
 from gossamer.errors import InvalidData
 
@@ -102,3 +106,31 @@ def test_integers_accept_whole_floats_only() -> None:
     assert as_integers("y", text("7", "8")).tolist() == [7, 8]
     with pytest.raises(InvalidData, match=r"column 'y', row 1 = 2\.5.*whole number"):
         as_integers("y", np.array([1.0, 2.5]))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_missing_cells_are_those_of_the_list_whatever_their_neighbours(kind: pa.DataType) -> None:
+    cells = ["", "?", "NA", "n/a", "NaN", "nULL", "12", "-3.5", "no", "N", "nano", None]
+    for some in [*itertools.combinations(cells, 2), cells, ["1", "22"], ["1", ""], [None]]:
+        whole = pa.array(["n", *some, "?"], kind)
+        wanted = [cell is None or cell.lower() in MISSING for cell in some]
+        part = whole.slice(1, len(some))
+        for given in (part, pa.chunked_array([part.slice(0, 1), part.slice(1)], kind)):
+            assert Texts(given).missing.tolist() == wanted, some
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (("1", "-2", "+3"), "int"),
+        (("1", None, "?"), "int"),
+        (("1.0", "2.0"), "float"),
+        (("1", "2e0"), "float"),
+        (("1", "2."), "float"),
+        (("1", "", "2.0"), "float"),
+    ],
+)
+def test_whole_numbers_are_those_written_so(cells: tuple[str | None, ...], kind: str) -> None:
+    column = pa.array(["x", *cells, "0.5"]).slice(1, len(cells))
+    assert kind_of("c", Texts(column)) == kind
+    assert kind_of("c", Texts(pa.chunked_array([column.slice(0, 1), column.slice(1)]))) == kind

@@ -28,6 +28,7 @@ LEAST_ROWS = 30
 MAX_CATEGORIES = 1000
 """Of more levels the most frequent are kept: what is left is an identifier or free text."""
 _TRUTHS = {"true", "false"}
+_AS_TRUTHS = {"1": "true", "1.0": "true", "0": "false", "0.0": "false"}
 
 
 @dataclass(frozen=True)
@@ -168,11 +169,11 @@ class CategoryColumn:
         )
 
     def _key(self, level: str) -> str:
-        """A level as it is compared: ``true``, ``True`` and ``TRUE`` are one."""
+        """A level as it is compared: of truths, ``true``, ``True``, ``1`` and ``1.0`` are one."""
+        if not {c.lower() for c in self.categories} <= _TRUTHS:
+            return level
         lowered = level.lower()
-        if lowered in _TRUTHS and {c.lower() for c in self.categories} <= _TRUTHS:
-            return lowered
-        return level
+        return lowered if lowered in _TRUTHS else _AS_TRUTHS.get(level, level)
 
     def _tell(
         self,

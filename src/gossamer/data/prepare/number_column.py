@@ -12,9 +12,12 @@ from gossamer.data.prepare.findings import Findings
 from gossamer.data.prepare.number_style import PLAIN, NumberStyle
 from gossamer.data.prepare.rules import Missing, TableRules
 from gossamer.data.prepare.target import standardisation
+from gossamer.data.prepare.texts import Texts, texts_of
 from gossamer.data.prepare.values import FILL, Recognised, Values, read_numbers
 from gossamer.errors import InvalidData
 
+_NO_OTHER = 1e-9
+"""Far under 2/N, what a single other whole number among N would make of that mean."""
 MEAN_TOLD = "missing cells are read as the mean, with a feature that says so"
 _REFUSED = {
     "error": FILL,
@@ -95,7 +98,8 @@ class NumberColumn:
     def encode(self, values: Values, findings: Findings) -> NDArray[np.float32]:
         """Turns raw values [N] into float32 features [N, 1], or [N, 2] with an indicator."""
         style = NumberStyle.from_sample(self.style)
-        numbers = read_numbers(self.name, values, findings, style)
+        given = without_truths(self.name, values) if self._is_of_truths else values
+        numbers = read_numbers(self.name, given, findings, style)
         holes = np.isnan(numbers)
         with np.errstate(over="ignore"):
             scaled = ((numbers - self.mean) / self.scale).astype(np.float32)
@@ -111,6 +115,17 @@ class NumberColumn:
         if holes.any():
             treat_missing(self.name, holes, self.missing, findings, is_known=self.indicator)
         return np.stack([scaled, holes], axis=1) if self.indicator else scaled[:, None]
+
+    @property
+    def _is_of_truths(self) -> bool:
+        """Whether training had nothing but 0 and 1: then true and false are these.
+
+        Of whole numbers x(x - 1) is 0 or more, so that its mean, scale² + mean² - mean, is 0 where
+        all are 0 or 1, and only there. (A constant has a scale of 1 that says nothing.)
+        """
+        if self.style != PLAIN.sample or not 0.0 < self.mean < 1.0:
+            return False
+        return abs(self.scale**2 - self.mean * (1.0 - self.mean)) < _NO_OTHER
 
     @property
     def features(self) -> list[str]:
@@ -151,6 +166,21 @@ class NumberColumn:
             TableRules(missing=data.get("missing", "mean")).missing,
             NumberStyle.from_sample(data.get("style", PLAIN.sample)).sample,
         )
+
+
+def without_truths(name: str, values: Values) -> Values:
+    """A column of text with 1 for each true and 0 for each false; any other as it is."""
+    if values.dtype.kind in "iufb":
+        return values
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = texts_of(name, values).cells
+    lowered = pc.utf8_lower(cells)
+    places = pc.index_in(lowered, value_set=pa.array(["false", "true"]))
+    if places.null_count == len(cells):
+        return values
+    return Texts(pc.coalesce(pc.cast(places, pa.string()), cells))
 
 
 def treat_missing(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossamer.data.prepare.rules import TableRules
-from gossamer.data.prepare.texts import Texts, as_mask, joined
+from gossamer.data.prepare.texts import Texts, as_mask, bytes_of, joined
 from gossamer.errors import InvalidData
 
 Numbers = NDArray[np.float64]
@@ -28,6 +28,7 @@ _BODIES = {
     (",", True): "1.234,5",
 }
 _INTEGER = r"^[+-]?\d+$"
+_DIGITS = b"+-0123456789"
 _SPACES = " \u00a0\u202f'’"
 # From this share of numbers (or dates) on, the few other cells are typing errors, no categories.
 MOSTLY = 0.9
@@ -204,7 +205,8 @@ def whole_numbers(texts: Texts, style: NumberStyle, numbers: Numbers) -> bool:
     present = numbers[~np.isnan(numbers)]
     if present.size == 0 or not np.array_equal(present, np.floor(present)):
         return False
-    if style != PLAIN:
+    # Of numbers in nothing but digits and signs no cell is looked at by itself.
+    if style != PLAIN or not any(part.translate(None, _DIGITS) for part in bytes_of(texts.cells)):
         return True
     return bool((as_mask(pc.match_substring_regex(texts.cells, _INTEGER)) | texts.missing).all())
 

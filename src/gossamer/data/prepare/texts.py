@@ -7,7 +7,7 @@ pyarrow is imported where it is used: whoever only asks for ``--help`` does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,8 @@ from gossamer.errors import InvalidData
 
 MISSING = ("", "?", "na", "n/a", "nan", "null")
 """Cells that hold nothing, in lower case."""
+_IN_MISSING = (b"?", b"n", b"N")
+"""Each of those that is no empty text has one of these."""
 
 
 class Texts:
@@ -107,10 +109,10 @@ class Texts:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        # Only short cells can be one of the words: of a column of numbers hardly any is lowered.
-        short = pc.less_equal(pc.utf8_length(self.cells), max(map(len, MISSING)))
-        if not pc.any(short).as_py():
-            return as_mask(pc.is_null(self.cells))
+        # Every word has one of three letters: of a column of numbers no cell is lowered.
+        if not any(letter in part for part in bytes_of(self.cells) for letter in _IN_MISSING):
+            empty = pc.fill_null(pc.equal(pc.binary_length(self.cells), 0), True)
+            return as_mask(empty)
         found = pc.is_in(pc.utf8_lower(self.cells), value_set=pa.array(MISSING))
         return as_mask(pc.or_(found, pc.is_null(self.cells)))
 
@@ -184,6 +186,26 @@ def joined(cells: Any) -> Any:
     if not isinstance(cells, pa.ChunkedArray):
         return cells
     return cells.combine_chunks() if cells.num_chunks != 1 else cells.chunk(0)
+
+
+def bytes_of(cells: Any) -> Iterator[bytes]:
+    """The letters of all cells, one cell after the other, in parts; of a null any or none.
+
+    Python looks through them far faster than arrow does through cells.
+
+    Args:
+        cells: An arrow array or chunked array of strings.
+    """
+    import pyarrow as pa
+
+    for part in cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells]:
+        _, offsets, letters = part.buffers()
+        if not len(part) or letters is None:
+            continue
+        width = np.int64 if pa.types.is_large_string(part.type) else np.int32
+        places = np.frombuffer(offsets, width)[part.offset : part.offset + len(part) + 1]
+        first, last = int(places[0]), int(places[-1])
+        yield letters.slice(first, last - first).to_pybytes()
 
 
 def as_mask(found: Any) -> NDArray[np.bool_]:
