@@ -14,7 +14,7 @@ from gossamer.sklearn import SparseBayesClassifier
 LEVELS = (0.8, 0.9, 0.95)
 
 
-def main(seeds: int = 60, rows: int = 190, classes: int = 10) -> dict[float, tuple[float, float]]:
+def main(seeds: int = 60, rows: int = 210, classes: int = 10) -> dict[float, tuple[float, float]]:
     """Print and return, for every level, the mean coverage over seeds and its standard error."""
     held: dict[float, list[float]] = {level: [] for level in LEVELS}
     for seed in range(seeds):
@@ -37,4 +37,5 @@ def main(seeds: int = 60, rows: int = 190, classes: int = 10) -> dict[float, tup
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=60)
-    main(parser.parse_args().seeds)
+    parser.add_argument("--rows", type=int, default=210)
+    main(**vars(parser.parse_args()))

@@ -73,9 +73,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         classes_: The labels, sorted. A call that fails leaves these, and all else, as they were.
         posterior_: What predicts, a ``gossamer.prediction.Posterior``.
         history_: What each epoch reported.
-        coverage_: Of numbers: by level, how many rows lay in their intervals. Labels have sets, and
-            the rows that decide them cannot judge them: always empty, so that both estimators have
-            it.
+        coverage_: By level, how many of the rows had their label in the set that other rows
+            decided, judged by fits that never saw them. Empty from 200 rows on, where held-out rows
+            decide sets and cannot judge them, for other methods, and after ``calibrate``.
         selection_: What a screening of a wide table found, or ``None``.
         notes_: One sentence each: what was done to which column, and what there is to know of the
             sparsity, the time limit and the finishing step.

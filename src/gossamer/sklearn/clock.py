@@ -26,6 +26,10 @@ class Clock:
         """Seconds that are left, more than 0 at any time: a fit then takes one step."""
         return None if self._end is None else max(self._end - time.perf_counter(), _MOMENT)
 
+    def share(self, fits: int) -> float | None:
+        """Seconds for the first of so many fits that share what is left."""
+        return None if self.left is None else self.left / fits
+
     @property
     def is_over(self) -> bool:
         """Whether nothing is left."""

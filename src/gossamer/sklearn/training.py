@@ -31,6 +31,7 @@ from gossamer.selection import Selection
 from gossamer.settings import check
 from gossamer.sklearn.budget import Auto, Budget, budget
 from gossamer.sklearn.clock import Clock
+from gossamer.sklearn.folds import FOLDS, by_folds, is_folded
 from gossamer.sklearn.rows import RawRows, held_out_from
 from gossamer.sklearn.sparsity import USUAL, Sparsity, remarks, resolved
 from gossamer.train import FitResult, Observer, fit
@@ -124,9 +125,11 @@ def train(plan: Plan, rows: RawRows) -> Trained:
         check("members", plan.members, Count)
     clock = Clock(plan.time_limit)
     leaves_out = _is_table_of_numbers(plan) and _recipe(plan, len(rows)).leave_out > 0
+    fraction = _fraction(plan.validation_fraction)
+    folded = plan.method is None and fraction > 0.0 and is_folded(plan.task, len(rows.counted()))
     given, held_out = held_out_from(
         rows,
-        fraction=0.0 if leaves_out else _fraction(plan.validation_fraction),
+        fraction=0.0 if leaves_out or folded else fraction,
         seed=plan.seed,
         by_class=plan.task == "classification",
     )
@@ -157,7 +160,7 @@ def train(plan: Plan, rows: RawRows) -> Trained:
         select="best" if length.selects else "last",
         num_samples=min(num_samples, 3),
         observers=plan.observers,
-        time_limit=clock.left,
+        time_limit=clock.share(1 + FOLDS if folded else 1),
         **told_twice,
     )
     if result.ending == "time_limit":
@@ -165,7 +168,20 @@ def train(plan: Plan, rows: RawRows) -> Trained:
             f"time_limit = {plan.time_limit:g} ended training after {len(result.history)} of "
             f"{length.epochs} epochs: more time may give better answers",
         )
-    found, notes, coverage = _finished(plan, result.method.posterior(), data, examples, num_samples)
+    found = result.method.posterior()
+    if folded:
+        found, coverage = by_folds(
+            found,
+            examples,
+            lambda some, number: fit(
+                some, method, network, time_limit=clock.share(FOLDS - number), **told_twice
+            ).method.posterior(),
+            num_samples=num_samples,
+            seed=plan.seed,
+        )
+        notes: tuple[str, ...] = ()
+    else:
+        found, notes, coverage = _finished(plan, found, data, examples, num_samples)
     if plan.refit and examples.validation is not None:
         taught = _second_fit(
             plan,

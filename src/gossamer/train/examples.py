@@ -113,13 +113,17 @@ class Examples:
         places = (torch.arange(count, dtype=torch.float64) + 0.5) / count
         share = weight.cumsum(0) / weight.sum()
         chosen = torch.searchsorted(share, places).clamp(max=count - 1)
-        here = chosen.to(self.x.device)
+        return replace(self, weight=None).at(chosen)
+
+    def at(self, rows: Tensor) -> Examples:
+        """Those of these numbers, int64 [n]; the validation part stays as it is."""
+        here = rows.to(self.x.device)
         return replace(
             self,
             x=self.x[here],
             y=self.y[here],
-            weight=None,
-            left_out=None if self.left_out is None else self.left_out[chosen],
+            weight=None if self.weight is None else self.weight[rows.to(self.weight.device)],
+            left_out=None if self.left_out is None else self.left_out[rows],
         )
 
 
