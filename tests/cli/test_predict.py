@@ -168,9 +168,26 @@ def test_intervals_have_the_level_that_was_asked_for_in_their_names(
     for level in ("0", "1", "90", "nan", "x"):
         said = gossamer("predict", house_run, file, "--coverage", level).error
         assert f"coverage = {level}: must lie between 0 and 1" in said
-    flower = write_csv(tmp_path / "flower.csv", flowers(3, seed=1))
-    said = gossamer("predict", flower_run, flower, "--coverage", "0.9").error
-    assert "this run answers with classes" in said
+
+
+def test_sets_of_labels_come_where_a_level_is_asked_for(
+    gossamer: Callable[..., Any], flower_run: Path, tmp_path: Path
+) -> None:
+    flower = write_csv(tmp_path / "flower.csv", flowers(30, seed=1))
+    plain = gossamer("predict", flower_run, flower, "--json").json["rows"]
+    assert not any(name.startswith("set_") for name in plain[0])
+    wide, narrow = (
+        gossamer("predict", flower_run, flower, "--json", "--coverage", level).json["rows"]
+        for level in ("0.9", "0.5")
+    )
+    sizes = []
+    for rows, key in ((wide, "set_90"), (narrow, "set_50")):
+        for row in rows:
+            names = row[key].split(" | ")
+            assert row["label"] in names
+            assert {f"prob_{name}" for name in names} <= set(row)
+        sizes.append(sum(len(row[key].split(" | ")) for row in rows))
+    assert sizes[0] >= sizes[1]
 
 
 def test_columns_of_the_file_are_kept_beside_the_answers(

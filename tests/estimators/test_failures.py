@@ -106,3 +106,31 @@ def test_one_class_that_is_all_there_will_be_is_refused() -> None:
         SparseBayesClassifier(**SMALL).partial_fit(x, np.zeros_like(y))
     with pytest.raises(InvalidData, match="2 classes"):
         SparseBayesClassifier(**SMALL).fit(x, np.zeros_like(y))
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    x, y = _rows()
+    labels = np.array(["a", "b"], dtype=object)[y]
+    labels[7] = None
+    with pytest.raises(InvalidData, match="y, row 7: is missing; drop the row"):
+        SparseBayesClassifier(**SMALL).fit(x, labels)
+    twice = pd.DataFrame(x, columns=["a", "b", "a"])
+    with pytest.raises(InvalidData, match="columns of X = a: names two of them; rename one"):
+        SparseBayesRegressor(**FEW).fit(twice, y)
+    lists = pd.DataFrame({"a": x[:, 0], "b": [[1, 2]] * len(x)})
+    with pytest.raises(InvalidData, match="must be a number, a bool, a date or text"):
+        SparseBayesRegressor(**FEW).fit(lists, y)
+    model = SparseBayesRegressor(**FEW).fit(x, y)
+    with pytest.raises(InvalidValue, match=r"coverage = \[0.5, 0.9\]: must be one number"):
+        model.predict_interval(x, coverage=[0.5, 0.9])  # type: ignore[arg-type]
+
+
+def test_intervals_that_nothing_calibrated_are_told() -> None:
+    x, y = _rows()
+    few = SparseBayesRegressor(**{**FEW, "members": 2}).fit(x, y)
+    assert few.coverage_ == {}
+    assert any("intervals are the model's own: 9 rows were held out" in n for n in few.notes_)
+    many = SparseBayesRegressor(**FEW).fit(x, y)
+    assert not any("intervals are the model's own" in note for note in many.notes_)
+    labels = SparseBayesClassifier(**SMALL, validation_fraction=0.0).fit(x, y)
+    assert any("there are no sets of labels: 0 rows" in note for note in labels.notes_)

@@ -269,7 +269,7 @@ def test_a_finished_run_leaves_its_posterior(tmp_path):
     assert torch.equal(slow.posterior.predict(x).samples, found.predict(x).samples)
     assert slow.posterior.about == found.about
     assert result.metrics["nnz"] == found.size["nnz"]
-    with pytest.raises(CheckpointError, match=r"gossamer.train.load_run takes any run folder"):
+    with pytest.raises(CheckpointError, match=r"gossamer.train.load_run takes any run"):
         load(tmp_path / "run")
 
 

@@ -93,7 +93,7 @@ def test_the_curve_is_the_history(page: Page, regressor: SparseBayesRegressor) -
 
 
 def test_a_classifier_and_a_bare_posterior_leave_out_what_they_have_not(tmp_path: Path) -> None:
-    x, y = rows()
+    x, y = rows(250)  # of fewer none is held out
     model = SparseBayesClassifier(**TINY).fit(x, np.where(y > 0, "yes", "no"))
     model.save(tmp_path / "c.gossamer")
     page = page_of([tmp_path / "c.gossamer"], tmp_path)

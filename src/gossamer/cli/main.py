@@ -15,6 +15,7 @@ from importlib import import_module
 import gossamer
 from gossamer.cli.allocator import keep_freed_memory
 from gossamer.cli.parser import Parser, add_command
+from gossamer.cli.threads import wait_briefly
 from gossamer.errors import GossamerError
 
 UNREAD, ERROR, INTERRUPTED = 1, 2, 130
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:  # the process is this command's own
             keep_freed_memory()
+            wait_briefly()
         words = sys.argv[1:] if argv is None else list(argv)
         args = _parser(words).parse_args(words)
         code: int = args.run(args)

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
     level = _level(args.coverage, loaded.preparation)
     batches = _answers(loaded.posterior, args, config.num_samples, config.seed, level, findings)
     about: dict[str, Any] = {"run": args.path, "file": args.file}
-    if loaded.preparation.task == "regression":
+    if level is not None:
         about["interval_level"] = level
     if out is not None:
         count = _write(out, batches)
@@ -73,13 +73,10 @@ def run(args: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _level(text: str | None, preparation: Preparation) -> float:
-    """The level of intervals that was asked for."""
+def _level(text: str | None, preparation: Preparation) -> float | None:
+    """The level of intervals, or of sets of labels, which are there if it was asked for."""
     if text is None:
-        return LEVEL
-    if preparation.task != "regression":
-        rule = "is of answers that are numbers; this run answers with classes"
-        raise InvalidValue("coverage", text, rule, "leave it out")
+        return LEVEL if preparation.task == "regression" else None
     try:
         level = float(text)
     except ValueError:
@@ -94,7 +91,7 @@ def _answers(
     args: argparse.Namespace,
     num_samples: int,
     seed: int,
-    level: float,
+    level: float | None,
     findings: Findings,
 ) -> Iterator[Answers]:
     """The answers of every batch of the file."""

@@ -136,7 +136,7 @@ def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "posterior",
             str(file),
             f"cannot be read ({error.strerror})",
-            "a run has one when it is finished; gossamer.train.load_run takes any run folder",
+            "give a file that save wrote, or a finished run; gossamer.train.load_run takes any run",
         ) from error
     try:
         length = int.from_bytes(content[:8], "little")
@@ -197,5 +197,7 @@ def _write(path: Path, content: bytes) -> None:
             "posterior",
             str(path),
             f"could not be written ({error.strerror})",
-            "free space or permissions; what was there before is intact",
+            "make its folder first"
+            if isinstance(error, FileNotFoundError)
+            else "free space or permissions; what was there before is intact",
         ) from error

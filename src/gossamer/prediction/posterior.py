@@ -40,7 +40,7 @@ from gossamer.prediction.outputs import (
 from gossamer.prediction.passes import ROW_BLOCK, Passes, is_cut, rows_meet_in
 from gossamer.prediction.prediction import Prediction
 from gossamer.prediction.row_wise import RowWise
-from gossamer.prediction.table import LEVEL, Columns, answer_columns
+from gossamer.prediction.table import Columns, answer_columns
 
 
 class Posterior:
@@ -293,7 +293,7 @@ class Posterior:
         *,
         noise: Noise = "weight",
         seed: int | None = None,
-        level: float = LEVEL,
+        level: float | None = None,
         findings: Findings | None = None,
     ) -> Columns:
         """Answers for raw rows as columns: label names, or original units with an interval.
@@ -304,7 +304,8 @@ class Posterior:
             num_samples: As in ``predict``; what ``about`` says, or 5, if ``None``.
             noise: As in ``predict``.
             seed: As in ``predict``; what ``about`` says, or 0, if ``None``.
-            level: Mass of the interval, whose ends are named by it: ``lower_90``, ``upper_90``.
+            level: Mass of the interval, whose ends are named by it: ``lower_90``, ``upper_90``, or
+                of the set of labels, which is there if it is told.
             findings: Is told what was noticed of the rows, see ``Preparation.prepare``.
 
         Returns:

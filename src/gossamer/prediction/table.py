@@ -17,24 +17,26 @@ Columns = Mapping[str, list[str] | list[float]]
 
 
 def answer_columns(
-    prediction: Prediction, preparation: Preparation, level: float = LEVEL
+    prediction: Prediction, preparation: Preparation, level: float | None = None
 ) -> Columns:
     """The columns of an answer, one value per row of the input.
 
     Args:
         prediction: Of B rows.
         preparation: Of the run that predicted.
-        level: Mass of the interval.
+        level: Mass of the interval, 0.9 unless told; of the set of labels, which is there if it is
+            told.
 
     Returns:
         For classes ``label``, ``prob_<name>`` for every class, ``entropy``, ``mutual_information``
-        and ``energy`` in nats; for values, in original units, ``mean``, ``std``, ``epistemic``,
+        and ``energy`` in nats, and the set of labels, ``set_90``, with `` | `` between them; for
+        values, in original units, ``mean``, ``std``, ``epistemic``,
         ``aleatoric``, and the interval, its level in per cent in its names: ``lower_90`` and
         ``upper_90`` (each with ``_0``, ``_1``, … where the target has several dimensions).
     """
     if isinstance(prediction, ClassPrediction):
-        return _classes(prediction, preparation)
-    return _values(prediction, preparation, level)
+        return _classes(prediction, preparation, level)
+    return _values(prediction, preparation, LEVEL if level is None else level)
 
 
 def interval_names(level: float) -> tuple[str, str]:
@@ -44,11 +46,14 @@ def interval_names(level: float) -> tuple[str, str]:
         >>> interval_names(0.9), interval_names(0.975)
         (('lower_90', 'upper_90'), ('lower_97.5', 'upper_97.5'))
     """
-    percent = f"{100 * level:.10g}"
-    return f"lower_{percent}", f"upper_{percent}"
+    return f"lower_{_percent(level)}", f"upper_{_percent(level)}"
 
 
-def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
+def _percent(level: float) -> str:
+    return f"{100 * level:.10g}"
+
+
+def _classes(prediction: ClassPrediction, preparation: Preparation, level: float | None) -> Columns:
     if prediction.probs.dim() != 2:
         raise InvalidData(
             "probabilities of the prediction",
@@ -65,6 +70,11 @@ def _classes(prediction: ClassPrediction, preparation: Preparation) -> Columns:
     columns["entropy"] = prediction.entropy.tolist()
     columns["mutual_information"] = prediction.mutual_information.tolist()
     columns["energy"] = prediction.energy.tolist()
+    if level is not None:
+        columns[f"set_{_percent(level)}"] = [
+            " | ".join(name for name, is_in in zip(names, row, strict=True) if is_in)
+            for row in prediction.label_set(level).tolist()
+        ]
     return columns
 
 

@@ -117,7 +117,8 @@ def read_run(path: str | os.PathLike[str]) -> RunResult:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise CheckpointError("run", str(folder), "is not a folder", "give a run folder")
+        rule = "is not a folder" if folder.exists() else "is not a folder: nothing has that name"
+        raise CheckpointError("run", str(folder), rule, "give a run folder, or a saved model")
     present = [name for name in (*_FILES, _RECORD) if (folder / name).is_file()]
     if not present:
         rule = "holds no run: no config.json, metrics.json or record.jsonl"

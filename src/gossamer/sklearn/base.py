@@ -337,14 +337,16 @@ class _Printer(Observer):
 
 @contextmanager
 def _threads(n_jobs: int | None) -> Iterator[None]:
-    """Threads of torch inside: all for -1, as they are for ``None``."""
-    if n_jobs is None:
-        yield
-        return
-    if n_jobs == 0 or n_jobs < -1:
+    """Threads of torch inside: one for ``None``, all for -1.
+
+    Small networks gain little by a second thread, and lose all on a busy machine, where threads
+    wait for each other.
+    """
+    count = 1 if n_jobs is None else n_jobs
+    if count == 0 or count < -1:
         raise InvalidValue("n_jobs", n_jobs, "must be at least 1, or -1 for all cores")
     before = torch.get_num_threads()
-    torch.set_num_threads(n_jobs if n_jobs > 0 else os.cpu_count() or 1)
+    torch.set_num_threads(count if count > 0 else os.cpu_count() or 1)
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from gossamer.data.prepare.table_input import by_name, complete_rows
+from gossamer.data.readers.frames import is_nothing
 from gossamer.errors import GossamerError, InvalidData, InvalidValue
 from gossamer.prediction import ClassPrediction
 from gossamer.sklearn.base import SparseBayesEstimator
@@ -66,7 +67,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             ``"comma"`` 1.234; ``None`` refuses it.
         method_options: Further settings of the method, see ``gossamer methods NAME``.
         random_state: Fixes everything: the same number gives the same bits.
-        n_jobs: Threads; ``None`` leaves torch's, -1 takes all.
+        n_jobs: Threads; ``None`` is one, -1 takes all.
         verbose: 1 prints a line for every epoch.
 
     Attributes:
@@ -335,5 +336,9 @@ def _labels(y: Any, estimator: SparseBayesClassifier) -> NDArray[Any]:
             "is None."
         )
     labels = column_or_1d(y, warn=True)
+    if labels.dtype == object:
+        row = next((row for row, label in enumerate(labels) if is_nothing(label)), None)
+        if row is not None:
+            raise InvalidData(f"y, row {row}", labels[row], "is missing", "drop the row")
     check_classification_targets(labels)
     return np.asarray(labels)

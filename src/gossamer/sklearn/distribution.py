@@ -94,6 +94,9 @@ class PredictiveDistribution:
 
     def interval(self, coverage: float = 0.9) -> tuple[Array, Array]:
         """Lower and upper end of the central interval, [N] or [N, D] each."""
+        if np.ndim(coverage):
+            rule, hint = "must be one number in (0, 1)", "ask for one level after the other"
+            raise InvalidValue("coverage", coverage, rule, hint)
         if not 0.0 < coverage < 1.0:
             raise InvalidValue("coverage", coverage, "must lie in (0, 1)", "0.9 is usual")
         if self.calibration is not None:

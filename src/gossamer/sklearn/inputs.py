@@ -16,6 +16,7 @@ from torch import Tensor
 from gossamer.data import Preparation, columns_of
 from gossamer.data.prepare import NumberColumn, TableInput
 from gossamer.data.readers.frames import is_frame
+from gossamer.errors import InvalidData
 from gossamer.sklearn.rows import Raw
 
 _CELLS = (str, bytes, numbers.Number, np.generic, datetime.date, type(None))
@@ -73,6 +74,10 @@ def network_input(preparation: Preparation, raw: Raw) -> Tensor:
 
 def _of_frame(estimator: BaseEstimator, x: Any, *, reset: bool) -> Raw:
     """Columns by the names of training; scikit-learn takes names that are no text for none."""
+    given = list(getattr(x, "column_names", x.columns))
+    twice = next((name for place, name in enumerate(given) if name in given[:place]), None)
+    if twice is not None:
+        raise InvalidData("columns of X", twice, "names two of them", "rename one")
     validate_data(estimator, x, reset=reset, skip_check_array=True)
     names = list(getattr(x, "column_names", x.columns))
     if all(isinstance(name, str) for name in names):

@@ -56,7 +56,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
             ``"comma"`` 1.234; ``None`` refuses it.
         method_options: Further settings of the method, see ``gossamer methods NAME``.
         random_state: Fixes everything: the same number gives the same bits.
-        n_jobs: Threads; ``None`` leaves torch's, -1 takes all.
+        n_jobs: Threads; ``None`` is one, -1 takes all.
         verbose: 1 prints a line for every epoch.
 
     Attributes:

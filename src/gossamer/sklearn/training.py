@@ -51,6 +51,12 @@ _SAMPLES = 32
 _LEAST_ROWS = 2
 _LEAST_TO_FINISH = 2
 _FEW_SCORES = "intervals are the model's own: fewer than 19 rows cannot calibrate them"
+_UNCALIBRATED: dict[Task, str] = {
+    "regression": "intervals are the model's own: {} rows were held out, and 19 could calibrate "
+    "them; call calibrate with other rows",
+    "classification": "there are no sets of labels: {} rows were held out, and 19 could decide "
+    "them; call calibrate with other rows",
+}
 _NO_LAYER = (
     "held-out rows give the last layer no finite variance (training may be too long): "
     "a temperature stands in for it"
@@ -414,19 +420,21 @@ def _finished(
     if examples.left_out is not None:
         return _by_left_out(posterior, examples, plan.seed)
     validation = data.validation
-    if validation is None or len(validation.x) < _LEAST_TO_FINISH:
-        return posterior, (), {}
+    count = 0 if validation is None else len(validation.x)
+    few = (_UNCALIBRATED[plan.task].format(count),) if count < LEAST_SCORES else ()
+    if validation is None or count < _LEAST_TO_FINISH:
+        return posterior, few, {}
     held_out = (validation.x, validation.y)
     look: dict[str, Any] = {"num_samples": num_samples, "seed": plan.seed}
     found = posterior
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = few
     if plan.method is None:
         try:
             found = last_layer(posterior, held_out, rows=None, num_data=data.num_train, **look)
         except (InvalidData, NonFinite):
             # Where labels are all sure the last layer has no curvature, and no finite variance.
-            found, notes = tempered(posterior, held_out, **look), (_NO_LAYER,)
-    if len(validation.x) >= LEAST_SCORES:
+            found, notes = tempered(posterior, held_out, **look), (_NO_LAYER, *few)
+    if count >= LEAST_SCORES:
         found = calibrated(found, held_out, **look)
     return found, notes, {}
 

@@ -8,7 +8,8 @@ _EPILOG = """\
 The file is prepared as the run's training data were; its columns are matched by name, in any order.
 Classes: label, prob_<name>, entropy, mutual_information and energy (nats). Numbers, in the target's
 own units: mean, std, epistemic, aleatoric, and the ends of the 90% interval, lower_90 and upper_90;
-with --coverage 0.95 they are lower_95 and upper_95.
+with --coverage 0.95 they are lower_95 and upper_95. Of classes it adds set_95: the labels among
+which the true one is.
 Without --out the answers are shown on a terminal, or written as csv where stdout is none.
 A row is bad where a cell cannot be read: a text in a column of numbers, say. --on-bad-row error
 stops there, skip leaves the row out and adds a column row (from 0), abstain answers with empty
@@ -31,7 +32,7 @@ def add_predict(parser: Parser) -> None:
     parser.add_argument(
         "--coverage",
         metavar="LEVEL",
-        help="of numbers: share of the targets that intervals are to hold (default 0.9)",
+        help="share of the targets that intervals (default 0.9) or sets of labels are to hold",
     )
     parser.add_argument(
         "--keep",

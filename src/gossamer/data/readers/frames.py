@@ -127,7 +127,15 @@ def _of_series(name: str, series: Any) -> Values:
 
 def _of_objects(values: list[Any]) -> Values:
     """Python values: numbers if all are, dates if all are, else text."""
-    cells = [None if _is_nothing(value) else value for value in values]
+    cells = [None if is_nothing(value) else value for value in values]
+    nested = next((cell for cell in cells if isinstance(cell, (list, tuple, dict, set))), None)
+    if nested is not None:
+        raise InvalidData(
+            "a cell",
+            repr(nested),
+            "must be a number, a bool, a date or text",
+            "make columns of what it holds, or remove it",
+        )
     present = [cell for cell in cells if cell is not None]
     if present and _all_are(present, numbers.Real) and not _all_are(present, (bool, np.bool_)):
         return np.array([np.nan if cell is None else float(cell) for cell in cells])
@@ -136,8 +144,10 @@ def _of_objects(values: list[Any]) -> Values:
     return Texts.of(cells)
 
 
-def _is_nothing(value: Any) -> bool:
-    return (isinstance(value, float) and np.isnan(value)) or type(value).__name__ in _NOTHING
+def is_nothing(value: Any) -> bool:
+    """Whether a Python value stands for a cell without content: None, NaN, and their like."""
+    is_nan = isinstance(value, float) and np.isnan(value)
+    return value is None or is_nan or type(value).__name__ in _NOTHING
 
 
 def _naive(cell: Any) -> Any:
