@@ -196,7 +196,8 @@ elif sys.argv[1] == "subclass":
         pass
 
     net.eval()
-    assert torch.allclose(net(x.as_subclass(Mine)), net(x))
+    # Sums of another order: where they cancel, rounding is large beside what is left.
+    assert torch.allclose(net(x.as_subclass(Mine)), net(x), atol=1e-6)
 elif sys.argv[1] == "distributed":
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
