@@ -223,6 +223,18 @@ def test_columns_of_the_file_are_kept_beside_the_answers(
     assert abstained[1]["mean"] is None
 
 
+def test_numbers_are_kept_with_every_digit(
+    gossamer: Callable[..., Any], house_run: Path, tmp_path: Path
+) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    ids = [12345678901.5, 0.1, 3.0]
+    parquet.write_table(pa.table({**houses(3, seed=1), "id": ids}), tmp_path / "new.parquet")
+    gossamer("predict", house_run, tmp_path / "new.parquet", "--keep", "id", "--out", "answers.csv")
+    assert [float(row["id"]) for row in read_csv(tmp_path / "answers.csv")] == ids
+
+
 def test_what_cannot_be_kept_is_refused(
     gossamer: Callable[..., Any], house_run: Path, trained: Path, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from scipy.optimize import minimize_scalar
 
 from gossamer.sklearn import SparseBayesClassifier, folds, training
 from gossamer.sklearn.clock import Clock
+from gossamer.sklearn.rows import RawRows
 from gossamer.train import Examples
 
 SMALL: dict[str, Any] = {"hidden": (16,), "max_steps": 150, "random_state": 0}
@@ -119,6 +120,21 @@ def test_rows_of_next_to_no_weight_judge_nothing() -> None:
 def test_others_are_fitted_once(judges: list[Any], settings: dict[str, Any], count: int) -> None:
     SparseBayesClassifier(**SMALL, **settings).fit(*table(count, 0))
     assert len(judges) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "weight", "expected"),
+    [(150, None, True), (200, None, False), (18, None, False), (150, 2.0, False), (300, 0.0, True)],
+)
+def test_copies_and_weights_are_counted_alike(
+    count: int, weight: float | None, expected: bool
+) -> None:
+    x, weights = np.zeros((count, 2)), None
+    if weight is not None:  # of every second row
+        weights = np.where(np.arange(count) % 2 == 0, weight, 1.0)
+    rows = RawRows(x, np.zeros(count, dtype=np.int64), weights)
+    assert folds.is_folded("classification", rows) is expected
+    assert not folds.is_folded("regression", rows)
 
 
 def test_fits_share_what_time_is_left() -> None:

@@ -196,8 +196,9 @@ elif sys.argv[1] == "subclass":
         pass
 
     net.eval()
-    # Sums of another order: where they cancel, rounding is large beside what is left.
-    assert torch.allclose(net(x.as_subclass(Mine)), net(x), atol=1e-6)
+    # In float64: sums are of another order, and where they cancel float32 has no digits left.
+    net, x = net.double(), x.double()
+    assert torch.allclose(net(x.as_subclass(Mine)), net(x))
 elif sys.argv[1] == "distributed":
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh

@@ -107,6 +107,18 @@ def test_a_classifier_and_a_bare_posterior_leave_out_what_they_have_not(tmp_path
     assert f"{model.posterior_.size['nnz']:,}" in page.text
 
 
+def test_a_small_classifier_shows_its_sets_not_intervals(tmp_path: Path) -> None:
+    x, y = rows()
+    model = SparseBayesClassifier(**TINY).fit(x, np.where(y > 0, "yes", "no"))
+    model.save(tmp_path / "c.gossamer")
+    page = page_of([tmp_path / "c.gossamer"], tmp_path / "c.html")
+    check_self_contained(page)
+    assert "intervals" not in page.cards
+    assert "Coverage of rows left out" in page.headings
+    assert "whose target lay in its set of labels" in page.text
+    assert f"{100 * model.coverage_[0.9]:.1f} %" in page.text
+
+
 @pytest.mark.parametrize(
     ("method", "settings"),
     [("ssvi", {"sparsity": 0.5}), ("dense_vi", {}), ("csghmc", {}), ("em_mcmc", {"sparsity": 0.7})],

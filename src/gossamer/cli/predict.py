@@ -130,7 +130,12 @@ def _kept(raw: Any, names: Sequence[str], preparation: Preparation | None) -> tu
     inputs = None if preparation is None else preparation.inputs
     known = inputs.names if inputs is not None and inputs.kind == "table" else []
     asked = {name: values for name, values in raw.items() if name in known or name not in names}
-    return {name: raw[name].tolist() for name in names}, asked
+    # As text, which is written with every digit that it has; an answer is written with nine.
+    cells = {name: raw[name].tolist() for name in names}
+    return {
+        name: [str(cell) if isinstance(cell, float) else cell for cell in column]
+        for name, column in cells.items()
+    }, asked
 
 
 def _beside(kept: Answers, answers: Answers) -> Answers:

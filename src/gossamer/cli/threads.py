@@ -13,9 +13,8 @@ def wait_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
 
     GNU's OpenMP, which torch brings, lets a thread that waits for another turn some hundred
     thousand times on the spot. Where another program has the core that the other thread needs, both
-    stand still: a small network then trains some twenty times as long. A thirtieth of the turns is
-    as fast on an idle machine. It is read when torch is loaded, so this comes before; what the user
-    has said of waiting stands.
+    stand still, and a small network trains many times as long. A thirtieth of the turns will do. It
+    is read when torch is loaded, so this comes before; what the user has said of waiting stands.
 
     Args:
         environment: That of the process.

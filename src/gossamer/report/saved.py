@@ -78,7 +78,9 @@ def _result(file: Path, header: Any, tensors: Mapping[str, Any], size: int) -> R
     coverage = own.get("coverage", [])
     if coverage:
         levels, shares = ([float(pair[place]) for pair in coverage] for place in (0, 1))
-        curves["intervals"] = {"nominal": levels, "observed": shares}
+        curves["left_out"] = {"nominal": levels, "observed": shares}
+        if table(ready, "target").get("task") == "regression":
+            curves["intervals"] = curves["left_out"]
     columns = ready.get("inputs", {}).get("columns", [])
     if own.get("importances"):
         names = own.get("feature_names_in") or [column["name"] for column in columns]

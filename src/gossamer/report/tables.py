@@ -167,21 +167,22 @@ def shift(rows: Sequence[ComparisonRow], groups: Sequence[Group]) -> str:
 
 
 def coverage(runs: Sequence[RunResult]) -> str:
-    """Of a saved model: by level, the share of left-out rows in their intervals; else empty."""
-    if not runs[0].is_saved or "intervals" not in runs[0].curves:
+    """Of a saved model: by level, the share of left-out rows that were covered; else empty."""
+    if "left_out" not in runs[0].curves:
         return ""
-    found = runs[0].curves["intervals"]
+    found = runs[0].curves["left_out"]
+    what = "interval" if "intervals" in runs[0].curves else "set of labels"
     lines = "".join(
         f'<tr><th scope="row">{100 * level:g} %</th><td>{100 * share:.1f} %</td></tr>'
         for level, share in zip(found["nominal"], found["observed"], strict=True)
     )
     words = (
-        "Share of the training rows that lay in their interval, each judged by networks that never "
-        "saw it, in an interval that other rows decided."
+        f"Share of the training rows whose target lay in its {what}, each judged by networks that "
+        "never saw it, by what other rows decided."
     )
     return (
         "<h3>Coverage of rows left out</h3>"
-        + _scroll("<tr><th>interval</th><th>rows inside</th></tr>", lines)
+        + _scroll(f"<tr><th>{what}</th><th>rows inside</th></tr>", lines)
         + f'<p class="lacking">{words}</p>'
     )
 

@@ -52,8 +52,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         max_steps: Optimiser steps, as whole passes over the rows; ``"auto"`` goes by their number.
         batch_size: Rows of a step; ``"auto"`` goes by their number.
         early_stopping: Whether held-out rows choose the best state and may end the fit.
-        validation_fraction: Share of the rows to hold out, 0 for none; fewer than 20 rows are all
-            trained on.
+        validation_fraction: Share of the rows to hold out, 0 for none. Fewer than 20 rows are all
+            trained on; so are fewer than 200 by the recommended method, whose rows judge in folds.
         refit: Whether a second fit, as long as the held-out rows advised, learns from them too.
             What else they chose is taken over, save a last layer.
         time_limit: Seconds after which to stop, for all that is trained; ``notes_`` tells of it. A
@@ -210,8 +210,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         """Labels among which the true one is, bool [N, classes], in the order of ``classes_``.
 
         Sets are conformal (docs/conformal.md): rows that no network learnt from decide how probable
-        a label must be to be in. These are the held-out rows of ``fit``, where it held out 19 or
-        more, or those of ``calibrate``. Each set holds the most probable label.
+        a label must be to be in. These are all rows, in folds, where they are fewer than 200; else
+        the held-out rows of ``fit``, where it held out 19 or more; or those of ``calibrate``. Each
+        set holds the most probable label.
 
         Args:
             X: Rows.

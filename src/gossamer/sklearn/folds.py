@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from gossamer.prediction.conformal.report import LEVELS
 from gossamer.prediction.finish.choice import best_temperature
 from gossamer.prediction.finish.finish import Finish
 from gossamer.prediction.finish.loss import LabelLoss
+from gossamer.sklearn.rows import RawRows
 from gossamer.train import Examples
 from gossamer.train.finishing import LEAST_SCORES
 
@@ -32,9 +34,12 @@ MOST_ROWS = 200
 """From so many rows on a tenth of them is enough to choose and to calibrate by."""
 
 
-def is_folded(task: Task, rows: int) -> bool:
-    """Whether so few rows of a task judge in folds."""
-    return task == "classification" and LEAST_SCORES <= rows < MOST_ROWS
+def is_folded(task: Task, rows: RawRows) -> bool:
+    """Whether rows of a task are so few that they judge in folds; copies and weights are one."""
+    counting = len(rows) if rows.weight is None else int(np.count_nonzero(rows.weight))
+    if task != "classification" or counting >= MOST_ROWS:
+        return False
+    return LEAST_SCORES <= len(rows.counted()) < MOST_ROWS
 
 
 def by_folds(

@@ -132,7 +132,7 @@ def train(plan: Plan, rows: RawRows) -> Trained:
     clock = Clock(plan.time_limit)
     leaves_out = _is_table_of_numbers(plan) and _recipe(plan, len(rows)).leave_out > 0
     fraction = _fraction(plan.validation_fraction)
-    folded = plan.method is None and fraction > 0.0 and is_folded(plan.task, len(rows.counted()))
+    folded = plan.method is None and fraction > 0.0 and is_folded(plan.task, rows)
     given, held_out = held_out_from(
         rows,
         fraction=0.0 if leaves_out or folded else fraction,
