@@ -115,9 +115,10 @@ class CategoryColumn:
         texts = texts_of(self.name, values)
         levels, codes = texts.levels
         width = len(self.features)
-        index = {self._key(level): i for i, level in enumerate(self.categories)}
+        key = _truth if {c.lower() for c in self.categories} <= _TRUTHS else str
+        index = {key(level): i for i, level in enumerate(self.categories)}
         # Place `width` is outside: a row that has it has no feature set.
-        places = np.array([index.get(self._key(level), width) for level in levels], dtype=np.int64)
+        places = np.array([index.get(key(level), width) for level in levels], dtype=np.int64)
         strange = np.append(places == width, False)[codes]
         places[places == width] = len(self.categories) if self.other else width
         gap = width - 1 if self.missing_level else width
@@ -168,13 +169,6 @@ class CategoryColumn:
             rules.unknown,
         )
 
-    def _key(self, level: str) -> str:
-        """A level as it is compared: of truths, ``true``, ``True``, ``1`` and ``1.0`` are one."""
-        if not {c.lower() for c in self.categories} <= _TRUTHS:
-            return level
-        lowered = level.lower()
-        return lowered if lowered in _TRUTHS else _AS_TRUTHS.get(level, level)
-
     def _tell(
         self,
         cell: Any,
@@ -210,3 +204,9 @@ def _counted(levels: list[str], codes: NDArray[np.int64]) -> dict[str, int]:
     for level, count in counts.items():
         merged[level.capitalize()] += count
     return merged
+
+
+def _truth(level: str) -> str:
+    """A level of a column of truths: ``true``, ``True``, ``1`` and ``1.0`` are one."""
+    lowered = level.lower()
+    return lowered if lowered in _TRUTHS else _AS_TRUTHS.get(level, level)
